@@ -1,0 +1,1 @@
+"""Layer 1: reverse-mode differentiation of ONNX graphs."""

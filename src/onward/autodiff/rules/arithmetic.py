@@ -1,0 +1,121 @@
+"""Functions of several tensors that broadcast against each other."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onward.autodiff.registry import elementwise
+from onward.graph.builder import Builder
+from onward.graph.nodes import constant_of, input_at
+from onward.graph.shapes import is_floating
+
+Row = list[ir.Value | None]
+
+
+@elementwise("Add")
+def add(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
+    return [dy, dy]
+
+
+@elementwise("Sub")
+def sub(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
+    return [dy, -dy]
+
+
+@elementwise("Mul")
+def mul(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
+    a, b = node.inputs
+    return [dy * b, dy * a]
+
+
+@elementwise("Div")
+def div(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
+    b, y = node.inputs[1], node.outputs[0]
+    da = dy / b
+    return [da, -da * y]
+
+
+@elementwise("Pow")
+def pow_(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
+    """d(a^b) = b a^(b-1) da + a^b log(a) db; at a = 0 the second term is 0, as in torch."""
+    a, b, y = node.inputs[0], node.inputs[1], node.outputs[0]
+    known = constant_of(b)
+    if known is not None and known.size == 1:
+        return [_power_slope(op, dy, a, float(known.reshape(()))), _exponent_slope(op, dy, a, b, y)]
+    exponent = op.cast(b, a.dtype)
+    slope = op.Where(op.Equal(exponent, 0), 0, exponent * op.Pow(a, exponent - 1))
+    return [dy * slope, _exponent_slope(op, dy, a, b, y)]
+
+
+def _power_slope(op: Builder, dy: ir.Value, a: ir.Value, exponent: float) -> ir.Value:
+    if exponent == 0:
+        return dy * 0
+    if exponent == 1:
+        return dy
+    return dy * ((a if exponent == 2 else op.Pow(a, exponent - 1)) * exponent)
+
+
+def _exponent_slope(op: Builder, dy: ir.Value, a: ir.Value, b: ir.Value, y: ir.Value) -> ir.Value | None:
+    if not is_floating(b):
+        return None
+    log = op.Log(op.Where(op.Equal(a, 0), 1, a))
+    return op.cast(dy * y * log, b.dtype)
+
+
+@elementwise("Sum")
+def sum_(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
+    return [dy for _ in node.inputs]
+
+
+@elementwise("Mean")
+def mean(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
+    share = dy / len(node.inputs)
+    return [share for _ in node.inputs]
+
+
+@elementwise("Max", "Min")
+def extremum(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
+    """Inputs that tie share the cotangent evenly, as in torch."""
+    y = node.outputs[0]
+    if len(node.inputs) == 1:
+        return [dy]
+    hits = [op.cast(op.Equal(x, y), y.dtype) for x in node.inputs]
+    share = dy / op.Sum(*hits)
+    return [share * hit for hit in hits]
+
+
+@elementwise("Where")
+def where(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
+    condition = node.inputs[0]
+    return [None, op.Where(condition, dy, 0), op.Where(condition, 0, dy)]
+
+
+@elementwise("Clip")
+def clip(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
+    """The slope is 1 on the bounds, as in torch. Where the bounds cross, the standard lets the upper one win."""
+    x = node.inputs[0]
+    low = node.attributes["min"].as_float() if "min" in node.attributes else input_at(node, 1)
+    high = node.attributes["max"].as_float() if "max" in node.attributes else input_at(node, 2)
+    dx, dlow, dhigh = dy, None, None
+    if low is not None:
+        below = op.Less(x, low)
+        dx, dlow = op.Where(below, 0, dx), op.Where(below, dy, 0)
+    if high is not None:
+        above = op.Greater(x if low is None else op.Max(x, low), high)
+        dx, dhigh = op.Where(above, 0, dx), op.Where(above, dy, 0)
+        dlow = None if dlow is None else op.Where(above, 0, dlow)
+    return [dx, dlow, dhigh][: len(node.inputs)]
+
+
+@elementwise("PRelu")
+def prelu(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
+    x, slope = node.inputs
+    positive = op.Greater(x, 0)
+    return [op.Where(positive, dy, dy * slope), op.Where(positive, 0, dy * x)]
+
+
+@elementwise("Mod")
+def mod(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
+    """a - q b with the integer quotient q constant almost everywhere; floats always use fmod, which truncates."""
+    a, b, y = node.inputs[0], node.inputs[1], node.outputs[0]
+    return [dy, -dy * op.Round((a - y) / b)]

@@ -1,0 +1,18 @@
+"""Operators through which no derivative flows."""
+
+from onward.autodiff.registry import nondifferentiable
+
+# Their results are not floating point.
+nondifferentiable(
+    *"And ArgMax ArgMin BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Equal Greater GreaterOrEqual".split(),
+    *"IsInf IsNaN Less LessOrEqual NonMaxSuppression NonZero Not Or Shape Size StringNormalizer Xor".split(),
+)
+
+# Constant almost everywhere: the derivative is zero wherever it exists.
+nondifferentiable("Ceil", "Floor", "Round", "Sign", "Hardmax")
+
+# Their results depend on the value of no floating-point input.
+nondifferentiable(
+    *"Constant ConstantOfShape EyeLike BlackmanWindow HannWindow HammingWindow MelWeightMatrix".split(),
+    *"RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial Bernoulli TfIdfVectorizer".split(),
+)

@@ -1,0 +1,92 @@
+"""Reverse mode on a page: find the nodes between targets and outputs, then walk them backwards."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+import onnx_ir as ir
+
+from onward.autodiff.registry import Cotangents, is_nondifferentiable, rule_for
+from onward.errors import OnwardError
+from onward.graph.builder import Builder
+from onward.graph.nodes import describe, used_values
+from onward.graph.shapes import is_floating
+
+
+def differentiable_path(
+    graph: ir.Graph, targets: Iterable[ir.Value], outputs: Iterable[ir.Value]
+) -> tuple[list[ir.Node], set[ir.Value]]:
+    """The nodes that carry a derivative from `targets` to `outputs`, in order, and the values it flows through."""
+    varying = set(targets)
+    forward: list[ir.Node] = []
+    for node in graph:
+        if not is_nondifferentiable(node) and any(value in varying for value in used_values(node)):
+            forward.append(node)
+            varying.update(output for output in node.outputs if is_floating(output))
+    useful = set(outputs)
+    path: list[ir.Node] = []
+    for node in reversed(forward):
+        if any(output in useful and output in varying for output in node.outputs):
+            path.append(node)
+            useful.update(value for value in used_values(node) if value in varying)
+    return path[::-1], varying & useful
+
+
+def backpropagate(
+    op: Builder, graph: ir.Graph, seeds: Mapping[ir.Value, ir.Value], targets: Sequence[ir.Value]
+) -> list[ir.Value | None]:
+    """Emit the backward pass and return the cotangent of each target, None where it does not influence the outputs."""
+    path, carrying = differentiable_path(graph, targets, seeds)
+    contributions: dict[ir.Value, list[ir.Value]] = defaultdict(list)
+    for output, seed in seeds.items():
+        contributions[output].append(seed)
+
+    def cotangent(value: ir.Value) -> ir.Value | None:
+        terms = contributions.get(value)
+        if not terms:
+            return None
+        if len(terms) > 1:
+            terms[:] = [_stamp(op.Add(*terms) if len(terms) == 2 else op.Sum(*terms), value)]
+        return terms[0]
+
+    with op:
+        for node in reversed(path):
+            with op.scope(f"grad/{node.name or node.outputs[0].name}"):
+                cotangents = [cotangent(output) for output in node.outputs]
+                if all(dy is None for dy in cotangents):
+                    continue
+                rule = rule_for(node)
+                assert rule is not None, f"{node.op_type} on the path without a rule"
+                for x, dx in _paired(node, rule(op, node, *cotangents)):
+                    if dx is not None and x in carrying:
+                        contributions[x].append(_checked(node, x, dx))
+        with op.scope("grad"):
+            return [cotangent(target) for target in targets]
+
+
+def _paired(node: ir.Node, result: Cotangents) -> Iterable[tuple[ir.Value, ir.Value | None]]:
+    if isinstance(result, Mapping):
+        return result.items()
+    cotangents = [result] if isinstance(result, ir.Value) or result is None else list(result)
+    if len(cotangents) > len(node.inputs):
+        raise OnwardError(
+            f"the rule of {describe(node)} returned {len(cotangents)} cotangents for {len(node.inputs)} inputs"
+        )
+    return [(x, dx) for x, dx in zip(node.inputs, cotangents, strict=False) if x is not None]
+
+
+def _checked(node: ir.Node, x: ir.Value, dx: ir.Value) -> ir.Value:
+    if dx.dtype != x.dtype:
+        raise OnwardError(
+            f"the rule of {describe(node)} made a cotangent of type {dx.dtype} for {x.name!r} of type {x.dtype}; "
+            "a cotangent has the type of its primal"
+        )
+    return _stamp(dx, x)
+
+
+def _stamp(cotangent: ir.Value, primal: ir.Value) -> ir.Value:
+    """A cotangent has the shape of its primal; writing it down keeps symbols that inference loses."""
+    if cotangent.shape is None and primal.shape is not None:
+        cotangent.shape = primal.shape.copy()
+    return cotangent

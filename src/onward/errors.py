@@ -1,0 +1,35 @@
+"""The errors that onward raises on purpose.
+
+Every message says what is wrong, where (node, operator, opset), why, and what to do about it.
+All of them are RuntimeErrors, because that is what users of ``onnxruntime.training`` catch today.
+"""
+
+from __future__ import annotations
+
+
+class OnwardError(RuntimeError):
+    """Base of all errors raised on purpose by onward."""
+
+
+class InvalidModelError(OnwardError):
+    """The model is not valid ONNX, or cannot be read."""
+
+
+class OpsetError(OnwardError):
+    """The model needs an opset that onnxruntime or onward does not accept."""
+
+
+class UnknownNameError(OnwardError):
+    """A name given by the caller does not exist in the model."""
+
+
+class NotDifferentiableError(OnwardError):
+    """A derivative was asked for where none exists (integers, strings, sequences)."""
+
+
+class MissingRuleError(OnwardError):
+    """Operators between the targets and the output have neither a gradient rule nor a function body."""
+
+
+class UnknownShapeError(OnwardError):
+    """A gradient rule needs a rank or a dimension that shape inference could not find."""

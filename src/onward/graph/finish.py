@@ -1,0 +1,40 @@
+"""Turn a graph that was built here into a model that others can load."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes import common as passes
+
+from onward.graph.opsets import accepted_by_runtime
+from onward.graph.shapes import infer_shapes
+
+# Protobuf cannot serialize more; larger models keep their weights in external files.
+_LARGEST_PROTO = 2**31 - 2**20
+
+
+def finish(model: ir.Model) -> onnx.ModelProto:
+    """Remove what nobody uses, verify all types and shapes, and serialize."""
+    passes.RemoveUnusedNodesPass()(model)
+    passes.RemoveUnusedOpsetsPass()(model)
+    infer_shapes(model)
+    opset = model.opset_imports.get("", 1)
+    lowest = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)], ignore_unknown=True)
+    # 4 is the first IR version whose initializers need not be inputs too.
+    model.ir_version = min(max(model.ir_version, lowest, 4), accepted_by_runtime()[1])
+    weights = [value.const_value for value in model.graph.initializers.values()]
+    if sum(tensor.nbytes for tensor in weights if tensor is not None) < _LARGEST_PROTO:
+        ir.external_data.load_to_model(model)
+    return ir.serde.serialize_model(model)
+
+
+def publish(value: ir.Value, name: str, graph: ir.Graph) -> ir.Value:
+    """Make `value` the last output of `graph` under `name`, through an Identity where it already has a public name."""
+    if value.producer() is None or value.is_graph_output() or value.graph is not graph:
+        node = ir.node("Identity", [value], name=f"{name}/Identity")
+        graph.append(node)
+        node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
+        value = node.outputs[0]
+    value.name = name
+    graph.outputs.append(value)
+    return value

@@ -1,0 +1,82 @@
+"""Which operator exists in which opset, and which opset an installed onnxruntime accepts."""
+
+from __future__ import annotations
+
+import functools
+from importlib import metadata
+
+import onnx
+
+from onward.errors import OpsetError
+
+# The newest default-domain opset and IR version that onnxruntime loads, by its minor release.
+# Releases that are not listed are taken to accept what the nearest older listed one accepts.
+_ACCEPTED = {
+    17: (20, 9),
+    18: (21, 10),
+    20: (21, 10),
+    21: (22, 10),
+    22: (23, 11),
+    24: (24, 12),
+    31: (26, 13),
+}
+
+
+class NeedsOpsetError(Exception):
+    """Raised while a graph is being built: the operator is newer than the graph's opset.
+
+    Not an error for users: whoever builds the graph upgrades the model to `version` and starts again.
+    """
+
+    def __init__(self, op_type: str, version: int) -> None:
+        super().__init__(f"{op_type} in this form exists since opset {version}")
+        self.version = version
+
+
+@functools.cache
+def accepted_by_runtime() -> tuple[int, int]:
+    """The newest (opset, IR version) that the installed onnxruntime accepts.
+
+    Read from the package's version number, so that building graphs does not import onnxruntime.
+    """
+    for distribution in ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-openvino"):
+        try:
+            major, minor = (int(part) for part in metadata.version(distribution).split(".")[:2])
+        except (metadata.PackageNotFoundError, ValueError):
+            continue
+        listed = [known for known in _ACCEPTED if known <= minor]
+        return _ACCEPTED[max(listed)] if major == 1 and listed else _ACCEPTED[max(_ACCEPTED)]
+    return _ACCEPTED[max(_ACCEPTED)]
+
+
+def require_accepted(opset: int) -> None:
+    """Refuse a model whose default-domain opset the installed onnxruntime would not load."""
+    newest, _ = accepted_by_runtime()
+    if opset > newest:
+        raise OpsetError(
+            f"the model uses opset {opset} of the default domain, but the installed onnxruntime accepts opset "
+            f"{newest} at most, so no graph made from it could run. Export the model again with "
+            f"opset_version={newest} or lower, convert it with onnx.version_converter.convert_version(model, "
+            f"{newest}), or install a newer onnxruntime."
+        )
+
+
+@functools.cache
+def schema(op_type: str, opset: int, domain: str = "") -> onnx.defs.OpSchema:
+    """The schema of an operator as of `opset`; raises NeedsOpsetError where it is introduced later."""
+    try:
+        return onnx.defs.get_schema(op_type, opset, domain)
+    except onnx.defs.SchemaError:
+        first = min(s.since_version for s in all_schemas(op_type, domain))
+        raise NeedsOpsetError(op_type, first) from None
+
+
+@functools.cache
+def all_schemas(op_type: str, domain: str = "") -> tuple[onnx.defs.OpSchema, ...]:
+    """Every version of an operator's schema; empty when onnx does not know the operator."""
+    return tuple(s for s in _schemas_with_history() if s.name == op_type and s.domain == domain)
+
+
+@functools.cache
+def _schemas_with_history() -> tuple[onnx.defs.OpSchema, ...]:
+    return tuple(onnx.defs.get_all_schemas_with_history())

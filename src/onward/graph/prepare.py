@@ -1,0 +1,81 @@
+"""Bring any model the caller has into the one form that the rest of onward works on."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes import common as passes
+
+from onward.errors import InvalidModelError
+from onward.graph.opsets import require_accepted
+from onward.graph.parameters import mark_constant_nodes
+from onward.graph.shapes import infer_shapes
+from onward.graph.skeleton import skeleton
+
+ModelLike = onnx.ModelProto | ir.Model | str | os.PathLike[str]
+
+
+def prepare(model: ModelLike) -> ir.Model:
+    """A private, checked copy of `model`: functions inlined, constants as initializers, types and shapes inferred.
+
+    Constants become initializers of the main graph under the name of the output they had, so that weights which an
+    exporter kept in Constant nodes or in the branches of an If can be named like any other.
+    """
+    copy = load(model)
+    require_accepted(copy.opset_imports.get("", 1))
+    check(copy)
+    passes.InlinePass()(copy)
+    mark_constant_nodes(copy)
+    passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(copy)
+    passes.LiftSubgraphInitializersToMainGraphPass()(copy)
+    copy.functions.clear()
+    if copy.ir_version < 4:
+        # Such files must list every initializer as an input too; they are not meant to be fed.
+        passes.RemoveInitializersFromInputsPass()(copy)
+    copy.graph.sort()
+    infer_shapes(copy)
+    return copy
+
+
+def load(model: ModelLike) -> ir.Model:
+    """An ir.Model that shares no mutable part with what the caller has; weights are shared, never written."""
+    if isinstance(model, ir.Model):
+        return model.clone()
+    if isinstance(model, onnx.ModelProto):
+        return _from_proto(model)
+    if isinstance(model, (str, os.PathLike)):
+        path = Path(model)
+        if not path.is_file():
+            raise InvalidModelError(f"there is no model file at {str(path)!r}")
+        try:
+            return ir.load(path)
+        except Exception as error:
+            raise InvalidModelError(f"{str(path)!r} is not a readable ONNX model: {error}") from error
+    raise InvalidModelError(
+        f"a model is an onnx.ModelProto, an onnx_ir.Model or the path of an .onnx file, not {type(model).__name__}"
+    )
+
+
+def _from_proto(proto: onnx.ModelProto) -> ir.Model:
+    if not proto.HasField("graph"):
+        raise InvalidModelError("the ModelProto has no graph; was it loaded from a file?")
+    try:
+        return ir.serde.deserialize_model(proto)
+    except Exception as error:
+        raise InvalidModelError(f"the ModelProto is not valid ONNX: {error}") from error
+
+
+def check(model: ir.Model) -> None:
+    """Run onnx's own checker, without the weights."""
+    proto = skeleton(model)
+    for value in (*proto.graph.input, *proto.graph.output):
+        # The checker insists on a shape here; onnxruntime does not, and real files leave it out.
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.shape.SetInParent()
+    try:
+        onnx.checker.check_model(proto)
+    except onnx.checker.ValidationError as error:
+        raise InvalidModelError(f"the model is not valid ONNX; the checker says: {error}") from error

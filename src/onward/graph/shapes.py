@@ -1,0 +1,117 @@
+"""What is known of a value's shape, and the inference that finds it out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import onnx
+import onnx_ir as ir
+
+from onward.errors import InvalidModelError, UnknownShapeError
+from onward.graph.nodes import describe
+from onward.graph.skeleton import skeleton
+
+Dim = int | str | None  # a size, a symbol (equal symbols are equal sizes), or unknown
+
+FLOATING = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+
+
+def is_floating(value: ir.Value | None) -> bool:
+    """Whether a value is a tensor of a type that has derivatives."""
+    return value is not None and isinstance(value.type, ir.TensorType) and value.dtype in FLOATING
+
+
+def dims(value: ir.Value) -> tuple[Dim, ...] | None:
+    """The dimensions of a value, or None when not even its rank is known."""
+    if value.shape is None:
+        return None
+    return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
+
+
+def rank(value: ir.Value) -> int:
+    """The rank of a value; a clear error when inference could not find it."""
+    if value.shape is None:
+        producer = value.producer()
+        origin = f", an output of {describe(producer)}," if producer is not None else ""
+        raise UnknownShapeError(
+            f"the rank of {value.name!r}{origin} is unknown, and a gradient rule needs it. Give the value a shape, "
+            "for instance by adding a value_info for it or by exporting the model with shapes on its inputs."
+        )
+    return len(value.shape)
+
+
+def static_shape(value: ir.Value) -> tuple[int, ...] | None:
+    """The shape as integers, or None when any dimension is symbolic or unknown."""
+    known = dims(value)
+    if known is None or not all(isinstance(dim, int) for dim in known):
+        return None
+    return tuple(dim for dim in known if isinstance(dim, int))
+
+
+def static_size(value: ir.Value) -> int | None:
+    """The number of elements, or None when it is not known."""
+    shape = static_shape(value)
+    return None if shape is None else math.prod(shape)
+
+
+def same_dims(a: Iterable[Dim] | None, b: Iterable[Dim] | None) -> bool:
+    """Whether two shapes are certainly equal (an unknown dimension equals nothing)."""
+    if a is None or b is None:
+        return False
+    a, b = tuple(a), tuple(b)
+    return a == b and None not in a
+
+
+def infer_shapes(model: ir.Model) -> None:
+    """Infer types and shapes of all values, in place; what cannot hold raises InvalidModelError.
+
+    Intermediate shape annotations of the file are used only where inference finds nothing: exporters get them wrong
+    more often than inference does.
+    """
+    annotations = {}
+    for graph in model.graphs():
+        for node in graph:
+            for output in node.outputs:
+                annotations[output] = (output.type, output.shape)
+                # The checker wants graph outputs to have a type.
+                output.type, output.shape = (output.type if output.is_graph_output() else None), None
+    try:
+        proto = onnx.shape_inference.infer_shapes(skeleton(model), check_type=True, strict_mode=True, data_prop=True)
+    except Exception as error:
+        for value, (value_type, shape) in annotations.items():
+            value.type, value.shape = value_type, shape
+        raise InvalidModelError(f"the model is not valid ONNX; type and shape inference says: {error}") from error
+    inferred_model = ir.serde.deserialize_model(proto)
+    for graph, inferred_graph in zip(model.graphs(), inferred_model.graphs(), strict=True):
+        inferred = ir.convenience.create_value_mapping(inferred_graph)
+        for value in ir.convenience.create_value_mapping(graph).values():
+            found = inferred.get(value.name or "")
+            if found is not None:
+                _learn(value, found.type, found.shape)
+            if value in annotations:
+                annotated_type, annotated_shape = annotations[value]
+                _learn(value, annotated_type, _without_placeholders(annotated_shape))
+
+
+def _learn(value: ir.Value, value_type: ir.TypeProtocol | None, shape: ir.Shape | None) -> None:
+    """Fill what is still unknown of a value's type and shape."""
+    if value.type is None and value_type is not None:
+        value.type = value_type
+    if shape is None:
+        return
+    if value.shape is None:
+        value.shape = shape.copy()
+    elif len(shape) == len(value.shape):
+        pairs = zip(value.shape, shape, strict=True)
+        value.shape = ir.Shape([new if _is_placeholder(old) else old for old, new in pairs])
+
+
+def _without_placeholders(shape: ir.Shape | None) -> ir.Shape | None:
+    return None if shape is None else ir.Shape([None if _is_placeholder(dim) else dim for dim in shape])
+
+
+def _is_placeholder(dim: int | ir.SymbolicDim) -> bool:
+    """Inference calls dimensions it does not know `unk__<n>`, counting anew in each run: equal names of two runs
+    mean nothing."""
+    return not isinstance(dim, int) and (dim.value is None or dim.value.startswith("unk__"))
