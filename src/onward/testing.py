@@ -21,8 +21,8 @@ from onward.autodiff.gradient import gradient
 
 Feeds = dict[str, np.ndarray]
 
-_STEP = 1e-4  # of central differences: the error is about step^2 in float64
-_SECOND_ORDER_STEP = 1e-4
+# The step of central differences: its square bounds their error, rounding limits it from below.
+_STEPS = {np.float64: 1e-4, np.float32: 1e-2}
 
 
 def check_vjp(
@@ -36,6 +36,7 @@ def check_vjp(
     outputs: int | Sequence[bool] = 1,
     second_order: bool = True,
     on_runtime: bool = True,
+    dtype: type = np.float64,
     tolerance: float = 1e-6,
     runtime_tolerance: float = 2e-3,
     domain: str = "",
@@ -52,7 +53,8 @@ def check_vjp(
         outputs: how many outputs the node has, or for each whether it is there.
         second_order: also compare the gradient of the gradient. Turn off where the function is not smooth enough.
         on_runtime: also run on onnxruntime; turn off where it has no kernel, and say so beside.
-        tolerance: of the float64 comparison, absolute and relative.
+        dtype: of the comparison with differences; float32 for operators that the standard restricts to it.
+        tolerance: of that comparison, absolute and relative.
         runtime_tolerance: of float32 on onnxruntime against float64.
     """
 
@@ -61,9 +63,11 @@ def check_vjp(
         return _single_node_model(op_type, domain, inputs, outputs, attributes, imports, constants, dtype, dims)
 
     names = [f"x{i}" for i, x in enumerate(inputs) if _is_float(x) and (wrt is None or i in wrt)]
-    model, feeds = build(np.float64, "static")
+    model, feeds = build(dtype, "static")
     outputs_of = None if of is None else [f"y{i}" for i in of]
-    check_gradient(model, feeds, wrt=names, of=outputs_of, second_order=second_order, tolerance=tolerance)
+    check_gradient(
+        model, feeds, wrt=names, of=outputs_of, second_order=second_order, tolerance=tolerance, step=_STEPS[dtype]
+    )
     if on_runtime:
         wanted = _gradients(model, feeds, names, of, run_on_reference)
         for dims in ("static", "symbolic", "unknown"):
@@ -80,6 +84,7 @@ def check_gradient(
     of: Sequence[str] | None = None,
     second_order: bool = True,
     tolerance: float = 1e-6,
+    step: float = _STEPS[np.float64],
     run: Callable[[onnx.ModelProto, Feeds], dict[str, np.ndarray]] | None = None,
 ) -> None:
     """Compare `onward.gradient` of a float64 model with central differences, and the gradient of that in turn."""
@@ -90,8 +95,8 @@ def check_gradient(
     weights = _cotangents(first, model, run(model, feeds), seed=0)
     grads = [f"{name}_grad" for name in wrt]
     got = {name: array for name, array in run(first, {**feeds, **weights}).items() if name in grads}
-    wanted = _differences(model, feeds, wrt, _weighted_sum(outputs, weights), run, _STEP)
-    _assert_close(got, wanted, tolerance, "first derivative, float64")
+    wanted = _differences(model, feeds, wrt, _weighted_sum(outputs, weights), run, step)
+    _assert_close(got, wanted, tolerance, "first derivative")
     if not second_order:
         return
     second = gradient(first, wrt=wrt, of=grads)
@@ -99,8 +104,8 @@ def check_gradient(
     weights2 = _cotangents(second, first, got, seed=1)
     results = run(second, {**feeds, **weights, **weights2})
     got2 = {f"{name}_grad": results[f"{name}_grad_1"] for name in wrt}
-    wanted2 = _differences(first, {**feeds, **weights}, wrt, _weighted_sum(grads, weights2), run, _SECOND_ORDER_STEP)
-    _assert_close(got2, wanted2, 10 * tolerance, "second derivative, float64")
+    wanted2 = _differences(first, {**feeds, **weights}, wrt, _weighted_sum(grads, weights2), run, step)
+    _assert_close(got2, wanted2, 10 * tolerance, "second derivative")
 
 
 def check_model(model: onnx.ModelProto) -> None:
