@@ -22,7 +22,7 @@ from onward.autodiff.gradient import gradient
 Feeds = dict[str, np.ndarray]
 
 # The step of central differences: its square bounds their error, rounding limits it from below.
-_STEPS = {np.float64: 1e-4, np.float32: 1e-2}
+_STEPS: dict[Any, float] = {np.float64: 1e-4, np.float32: 1e-2}
 
 
 def check_vjp(
@@ -223,7 +223,8 @@ def _cotangents(differentiated: onnx.ModelProto, model: onnx.ModelProto, results
     known = {value.name for value in model.graph.input}
     new = [value.name for value in differentiated.graph.input if value.name not in known]
     random = np.random.default_rng(seed)
-    return {name: random.normal(size=results[name[: -len("_grad")]].shape) for name in new}
+    primals = {name: results[name[: -len("_grad")]] for name in new}
+    return {name: random.normal(size=primal.shape).astype(primal.dtype) for name, primal in primals.items()}
 
 
 def _weighted_sum(outputs: Sequence[str], weights: Feeds) -> Callable[[Mapping[str, np.ndarray]], float]:
