@@ -1,0 +1,65 @@
+# Two commands on a machine with only Python 3.10 or newer: `make demo` and `make test`.
+# Both set up .venv on their first run; versions are written in pyproject.toml only.
+
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+
+# torch goes in first and by itself: asked for through a range, it brings gigabytes of GPU libraries.
+TORCH := $(shell sed -n 's/.*"\(torch==[^"]*\)".*/\1/p' pyproject.toml)
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 18
+
+.PHONY: demo
+demo: $(VENV)/demo ## train an ONNX file on scikit-learn's digits and write it to out/
+	$(PY) examples/demo.py
+
+.PHONY: test
+test: lint ## lint, then run every test but the slow ones
+	$(PY) -m pytest -m "not slow"
+
+.PHONY: test-all
+test-all: lint ## lint, then run every test
+	$(PY) -m pytest
+
+.PHONY: lint
+lint: $(VENV)/test ## check style, formatting and types
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+.PHONY: format
+format: $(VENV)/test ## format the code and fix what can be fixed by itself
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+.PHONY: coverage-table
+coverage-table: $(VENV)/test ## write docs/coverage.md: which operators have a gradient
+	$(PY) -m tests.conformance.table
+
+.PHONY: clean
+clean: ## remove the environment and all that was generated
+	rm -rf $(VENV) out build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The files below are stamps: an environment is made again when pyproject.toml changes.
+
+$(VENV)/created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+	  || { echo "onward needs Python 3.10 or newer; name one: make PYTHON=python3.12 ..."; exit 1; }
+	@echo "setting up $(VENV), once"
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/demo: $(VENV)/created pyproject.toml
+	$(PY) -m pip install --quiet --editable ".[demo]"
+	@touch $@
+
+$(VENV)/test: $(VENV)/created pyproject.toml
+	$(PY) -m pip install --quiet "$(TORCH)"
+	$(PY) -m pip install --quiet --editable ".[demo,test]"
+	@touch $@
