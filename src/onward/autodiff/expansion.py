@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
@@ -12,8 +12,8 @@ from onward.autodiff.registry import rule_for
 from onward.autodiff.sweep import differentiable_path
 from onward.errors import MissingRuleError
 from onward.graph.functions import expand, has_body
-from onward.graph.nodes import all_values
-from onward.graph.shapes import infer_shapes
+from onward.graph.nodes import all_values, captured_values, subgraphs
+from onward.graph.shapes import infer_shapes, is_floating
 
 
 def expand_missing_rules(model: ir.Model, targets: Sequence[str], outputs: Sequence[str]) -> ir.Model:
@@ -33,8 +33,18 @@ def expand_missing_rules(model: ir.Model, targets: Sequence[str], outputs: Seque
 
 def _nodes_without_rule(model: ir.Model, targets: Sequence[str], outputs: Sequence[str]) -> list[ir.Node]:
     values = {value.name: value for value in all_values(model.graph)}
-    path, _ = differentiable_path(model.graph, [values[name] for name in targets], [values[name] for name in outputs])
-    return [node for node in path if rule_for(node) is None]
+    return list(_without_rule(model.graph, [values[name] for name in targets], [values[name] for name in outputs]))
+
+
+def _without_rule(graph: ir.Graph, targets: Sequence[ir.Value], outputs: Sequence[ir.Value]) -> Iterator[ir.Node]:
+    path, carrying = differentiable_path(graph, targets, outputs)
+    for node in path:
+        if rule_for(node) is None:
+            yield node
+        for body in subgraphs(node):
+            inputs = [value for value in body.inputs if is_floating(value)]
+            captured = [value for value in captured_values(node) if value in carrying]
+            yield from _without_rule(body, [*inputs, *captured], body.outputs)
 
 
 def _message(nodes: list[ir.Node], opset: int) -> str:

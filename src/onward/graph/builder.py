@@ -28,7 +28,9 @@ class Builder(Emitter):
         """A builder for the body of an If, Loop or Scan; it shares names and constants with this one."""
         root = self._root
         assert isinstance(root, Builder)
-        return Builder(graph, self.opset, root=root)
+        inner = Builder(graph, self.opset, root=root)
+        inner._scope = self._scope
+        return inner
 
     def forward_output(self, node: ir.Node, index: int) -> ir.Value:
         """An optional output of a forward node (mask, indices, mean), added to the node when it is absent."""

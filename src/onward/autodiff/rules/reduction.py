@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onward.autodiff.registry import vjp
 from onward.graph.builder import Builder
 from onward.graph.nodes import attribute, integers
-from onward.graph.shapes import dims, rank
+from onward.graph.shapes import dims
 
 Axes = tuple[int, ...] | ir.Value | None  # None: all of them
 
@@ -36,9 +36,8 @@ def reduction(*op_types: str) -> Callable[[Callable[..., ir.Value]], Callable[..
 
 
 def _unsqueezed(op: Builder, reduced: ir.Value, x: ir.Value, axes: Axes) -> ir.Value:
-    if axes is None:
-        return op.reshape(reduced, [1] * rank(x))
-    return reduced if axes == () else op.Unsqueeze(reduced, axes)
+    # Over all axes, what is left is a scalar, which broadcasts as it is (and the rank of x need not be known).
+    return reduced if axes is None or axes == () else op.Unsqueeze(reduced, axes)
 
 
 def _expand(op: Builder, reduced: ir.Value, x: ir.Value, axes: Axes) -> ir.Value:
