@@ -1,0 +1,5 @@
+"""Checks for authors of gradient rules, losses and optimizers."""
+
+from onward.testing.rules import check_gradient, check_vjp, run_on_reference, run_on_runtime
+
+__all__ = ["check_gradient", "check_vjp", "run_on_reference", "run_on_runtime"]
