@@ -39,6 +39,7 @@ def check_vjp(
     dtype: type = np.float64,
     tolerance: float = 1e-6,
     runtime_tolerance: float = 2e-3,
+    run: Callable[[onnx.ModelProto, Feeds], dict[str, np.ndarray]] | None = None,
     domain: str = "",
     **attributes: Any,
 ) -> None:
@@ -56,6 +57,7 @@ def check_vjp(
         dtype: of the comparison with differences; float32 for operators that the standard restricts to it.
         tolerance: of that comparison, absolute and relative.
         runtime_tolerance: of float32 on onnxruntime against float64.
+        run: what runs the float64 models; the reference evaluator by default.
     """
 
     def build(dtype: type, dims: str) -> tuple[onnx.ModelProto, Feeds]:
@@ -65,11 +67,19 @@ def check_vjp(
     names = [f"x{i}" for i, x in enumerate(inputs) if _is_float(x) and (wrt is None or i in wrt)]
     model, feeds = build(dtype, "static")
     outputs_of = None if of is None else [f"y{i}" for i in of]
+    run = run or run_on_reference
     check_gradient(
-        model, feeds, wrt=names, of=outputs_of, second_order=second_order, tolerance=tolerance, step=_STEPS[dtype]
+        model,
+        feeds,
+        wrt=names,
+        of=outputs_of,
+        second_order=second_order,
+        tolerance=tolerance,
+        step=_STEPS[dtype],
+        run=run,
     )
     if on_runtime:
-        wanted = _gradients(model, feeds, names, of, run_on_reference)
+        wanted = _gradients(model, feeds, names, of, run)
         for dims in ("static", "symbolic", "unknown"):
             model32, feeds32 = build(np.float32, dims)
             got = _gradients(model32, feeds32, names, of, run_on_runtime)
