@@ -14,6 +14,7 @@ from onward.graph.opsets import require_accepted
 from onward.graph.parameters import mark_constant_nodes
 from onward.graph.shapes import infer_shapes
 from onward.graph.skeleton import skeleton
+from onward.graph.upgrade import replace_deprecated
 
 ModelLike = onnx.ModelProto | ir.Model | str | os.PathLike[str]
 
@@ -26,6 +27,7 @@ def prepare(model: ModelLike) -> ir.Model:
     """
     copy = load(model)
     require_accepted(copy.opset_imports.get("", 1))
+    replace_deprecated(copy)
     check(copy)
     passes.InlinePass()(copy)
     mark_constant_nodes(copy)

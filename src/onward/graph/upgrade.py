@@ -1,15 +1,68 @@
-"""Move a model to a newer opset."""
+"""Move a model to a newer opset.
+
+onnx.version_converter does the same for models below 2 GB, but knows too few operators. Here a table says at which
+opset the meaning or the syntax of an operator changes; all other changes between opsets 7 and 26 only extend types
+or add something optional, which the tests compare with the schemas of the installed onnx.
+"""
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
+from onward.errors import OpsetError
+from onward.graph.adapters import ADAPTERS
+from onward.graph.builder import Builder
+from onward.graph.opsets import accepted_by_runtime
 from onward.graph.shapes import infer_shapes
+
+OLDEST = 7  # before it, broadcasting worked differently in every operator
 
 
 def upgrade(model: ir.Model, version: int) -> ir.Model:
     """A copy of a prepared model in opset `version`, with the same values for the same inputs."""
+    current = model.opset_imports[""]
+    newest, _ = accepted_by_runtime()
+    if version > newest:
+        raise OpsetError(
+            f"the gradient of this model needs operators of opset {version}, but the installed onnxruntime accepts "
+            f"opset {newest} at most. Install a newer onnxruntime, or leave the parameters that need them out of `wrt`."
+        )
+    if current < OLDEST:
+        raise OpsetError(
+            f"the gradient of this model needs operators of opset {version}, and a model of opset {current} cannot be "
+            f"moved there: opset {OLDEST} is the oldest one supported. Export the model again with a newer opset."
+        )
     copy = model.clone()
+    # One opset after the other, so that what an adapter emits is itself adapted by the steps that follow.
+    for step in range(current + 1, version + 1):
+        _step(copy, step)
     copy.opset_imports[""] = version
+    copy.graph.sort()
     infer_shapes(copy)
     return copy
+
+
+def replace_deprecated(model: ir.Model) -> None:
+    """Replace, in place, what onnx's checker refuses although onnxruntime runs it.
+
+    GroupNormalization had a scale for each group in opsets 18 to 20, which was declared a mistake afterwards.
+    """
+    if 18 <= model.opset_imports.get("", 1) < 21:
+        _step(model, 21, only="GroupNormalization")
+        model.graph.sort()
+
+
+def _step(model: ir.Model, version: int, only: str | None = None) -> None:
+    affected = [
+        node
+        for node in model.graph.all_nodes()
+        if node.domain == "" and (node.op_type, version) in ADAPTERS and only in (None, node.op_type)
+    ]
+    if not affected:
+        return
+    root = Builder(model.graph, version)
+    for node in affected:
+        assert isinstance(node.graph, ir.Graph)
+        op = root if node.graph is model.graph else root.subgraph(node.graph)
+        with op, op.scope(f"{node.name or node.outputs[0].name}/opset{version}"):
+            ADAPTERS[node.op_type, version](op, node)
