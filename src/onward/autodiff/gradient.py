@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -13,13 +13,12 @@ from onward.autodiff.expansion import expand_missing_rules
 from onward.autodiff.sweep import backpropagate
 from onward.errors import NotDifferentiableError, OnwardError, UnknownNameError
 from onward.graph.builder import Builder
-from onward.graph.finish import finish, publish
+from onward.graph.finish import finish, make_way, publish, to_input
 from onward.graph.nodes import all_values
-from onward.graph.opsets import NeedsOpsetError
 from onward.graph.parameters import parameters as parameters_of
 from onward.graph.prepare import ModelLike, prepare
 from onward.graph.shapes import is_floating, static_shape, static_size
-from onward.graph.upgrade import upgrade
+from onward.graph.upgrade import in_lowest_opset
 
 
 def gradient(
@@ -49,40 +48,33 @@ def gradient(
     forward = prepare(model)
     names = _target_names(forward, wrt)
     outputs = _output_names(forward, of)
-    while True:
-        attempt = expand_missing_rules(forward, names, outputs)
-        try:
-            return _differentiate(attempt, names, outputs, parameters == "inputs")
-        except NeedsOpsetError as need:
-            forward = upgrade(forward, need.version)
+    return in_lowest_opset(forward, lambda copy: _gradient(copy, names, outputs, parameters == "inputs"))
 
 
-def _differentiate(model: ir.Model, names: list[str], outputs: list[str], as_inputs: bool) -> onnx.ModelProto:
+def _gradient(forward: ir.Model, names: list[str], outputs: list[str], as_inputs: bool) -> onnx.ModelProto:
+    model = expand_missing_rules(forward, names, outputs)
     graph = model.graph
-    values = {value.name: value for value in all_values(graph)}
-    targets = [values[name] for name in names]
     op = Builder(graph, model.opset_imports[""])
     border = {value.name for value in (*graph.inputs, *graph.outputs, *graph.initializers.values())}
     published = [_free_name(f"{name}_grad", border) for name in names]
-
-    seeds = {}
-    for name in outputs:
-        output = values[name]
-        seeds[output] = _seed(op, output, border)
-    cotangents = backpropagate(op, graph, seeds, targets)
-    for name, target, cotangent in zip(published, targets, cotangents, strict=True):
-        with op.scope("grad"):
-            value = op.zeros_like(target) if cotangent is None else cotangent
-        _make_way(values, name, op)
+    seeds = {output: _seed(op, output, border) for output in graph.outputs if output.name in outputs}
+    gradients = gradients_of(op, seeds, names)
+    make_way(op, published)
+    for name, (target, value) in zip(published, gradients.items(), strict=True):
         publish(value, name, graph)
-    if as_inputs:
-        for target in targets:
-            if target.is_initializer():
-                graph.initializers.pop(target.name or "")
-                if not target.is_graph_input():
-                    graph.inputs.append(target)
-                target.const_value = None
+        if as_inputs and target.is_initializer():
+            to_input(target)
     return finish(model)
+
+
+def gradients_of(op: Builder, seeds: Mapping[ir.Value, ir.Value], names: Sequence[str]) -> dict[ir.Value, ir.Value]:
+    """Emit the backward pass; the gradient of each named value, zeros where it does not influence the outputs."""
+    values = {value.name: value for value in all_values(op.graph)}
+    targets = [values[name] for name in names]
+    cotangents = backpropagate(op, op.graph, seeds, targets)
+    with op.scope("grad"):
+        pairs = zip(targets, cotangents, strict=True)
+        return {target: op.zeros_like(target) if dx is None else dx for target, dx in pairs}
 
 
 def _target_names(model: ir.Model, wrt: Sequence[str] | None) -> list[str]:
@@ -162,10 +154,3 @@ def _free_name(wanted: str, taken: set[str | None]) -> str:
         name = f"{wanted}_{count}"
     taken.add(name)
     return name
-
-
-def _make_way(values: dict[str | None, ir.Value], name: str, op: Builder) -> None:
-    """Rename an inner value that happens to have a name which is about to be published."""
-    inner = values.get(name)
-    if inner is not None:
-        inner.name = op.unique_name(f"{name}/inner")

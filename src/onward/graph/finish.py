@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import onnx
 import onnx_ir as ir
-from onnx_ir.passes import common as passes
 
+from onward.graph.builder import Builder
+from onward.graph.cleanup import remove_unused
+from onward.graph.nodes import all_values
 from onward.graph.opsets import accepted_by_runtime
 from onward.graph.shapes import infer_shapes
 
@@ -15,8 +19,7 @@ _LARGEST_PROTO = 2**31 - 2**20
 
 def finish(model: ir.Model) -> onnx.ModelProto:
     """Remove what nobody uses, verify all types and shapes, and serialize."""
-    passes.RemoveUnusedNodesPass()(model)
-    passes.RemoveUnusedOpsetsPass()(model)
+    remove_unused(model)
     infer_shapes(model)
     opset = model.opset_imports.get("", 1)
     lowest = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)], ignore_unknown=True)
@@ -38,3 +41,21 @@ def publish(value: ir.Value, name: str, graph: ir.Graph) -> ir.Value:
     value.name = name
     graph.outputs.append(value)
     return value
+
+
+def make_way(op: Builder, names: Collection[str]) -> None:
+    """Rename inner values that happen to have names which are about to be published."""
+    taken = set(names)
+    for value in all_values(op.graph):
+        if value.name in taken:
+            value.name = op.unique_name(f"{value.name}/inner")
+
+
+def to_input(value: ir.Value) -> None:
+    """Turn an initializer into a graph input without a default."""
+    graph = value.graph
+    assert graph is not None
+    graph.initializers.pop(value.name or "")
+    if not value.is_graph_input():
+        graph.inputs.append(value)
+    value.const_value = None

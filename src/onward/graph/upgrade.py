@@ -7,13 +7,18 @@ or add something optional, which the tests compare with the schemas of the insta
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import onnx_ir as ir
 
 from onward.errors import OpsetError
 from onward.graph.adapters import ADAPTERS
 from onward.graph.builder import Builder
-from onward.graph.opsets import accepted_by_runtime
+from onward.graph.opsets import NeedsOpsetError, accepted_by_runtime
 from onward.graph.shapes import infer_shapes
+
+T = TypeVar("T")
 
 OLDEST = 7  # before it, broadcasting worked differently in every operator
 
@@ -40,6 +45,15 @@ def upgrade(model: ir.Model, version: int) -> ir.Model:
     copy.graph.sort()
     infer_shapes(copy)
     return copy
+
+
+def in_lowest_opset(model: ir.Model, build: Callable[[ir.Model], T]) -> T:
+    """What `build` makes of a copy of `model`, in the lowest opset, from the model's own up, that has all it needs."""
+    while True:
+        try:
+            return build(model.clone())
+        except NeedsOpsetError as need:
+            model = upgrade(model, need.version)
 
 
 def replace_deprecated(model: ir.Model) -> None:

@@ -1,0 +1,1 @@
+"""Layer 2: puts forward graph, loss, gradient and optimizer together."""
