@@ -77,7 +77,8 @@ def infer_shapes(model: ir.Model) -> None:
                 # The checker wants graph outputs to have a type.
                 output.type, output.shape = (output.type if output.is_graph_output() else None), None
     try:
-        proto = onnx.shape_inference.infer_shapes(skeleton(model), check_type=True, strict_mode=True, data_prop=True)
+        proto = _inferable(skeleton(model))
+        proto = onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
     except Exception as error:
         for value, (value_type, shape) in annotations.items():
             value.type, value.shape = value_type, shape
@@ -92,6 +93,18 @@ def infer_shapes(model: ir.Model) -> None:
             if value in annotations:
                 annotated_type, annotated_shape = annotations[value]
                 _learn(value, annotated_type, _without_placeholders(annotated_shape))
+
+
+def _inferable(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """`proto` with stand-ins of the same result type for operators of which onnx infers nothing."""
+    graphs = [proto.graph]
+    for graph in graphs:
+        for node in graph.node:
+            if node.op_type == "GroupNormalization" and node.domain == "":
+                node.op_type = "Identity"
+                del node.input[1:], node.attribute[:]
+            graphs.extend(attr.g for attr in node.attribute if attr.type == onnx.AttributeProto.GRAPH)
+    return proto
 
 
 def _learn(value: ir.Value, value_type: ir.TypeProtocol | None, shape: ir.Shape | None) -> None:

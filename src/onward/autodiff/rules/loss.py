@@ -17,7 +17,7 @@ Row = list[ir.Value | None]
 class _Labels(NamedTuple):
     """What the labels of a node say of each of its rows; a value that all rows share is a scalar."""
 
-    index: ir.Value  # [N, 1, d1, ...], the class, 0 for a row that is ignored
+    chosen: ir.Value  # [N, 1, d1, ...], the class, 0 for a row that is ignored
     ignored: ir.Value | None  # [N, 1, d1, ...]
     weight: ir.Value | None  # [N, 1, d1, ...]
     dloss: ir.Value  # [N, 1, d1, ...] or a scalar, the cotangent of the row's loss before it is weighted
@@ -33,10 +33,10 @@ def softmax_cross_entropy_loss(
     dx = dweights = None
     if dloss is not None:
         labels = _labels(op, node, dloss)
-        # Writing p - 1 in the place of one element a row costs a hundredth of subtracting a one-hot matrix.
-        chosen = op.GatherElements(probability, labels.index, axis=1)
-        difference = op.ScatterElements(probability, labels.index, chosen - 1, axis=1)
-        dx = difference * _row_cotangent(op, labels)
+        # Writing p - 1 in the place of one element a row costs a fraction of subtracting a one-hot matrix.
+        difference = op.GatherElements(probability, labels.chosen, axis=1) - 1
+        probability_less_onehot = op.ScatterElements(probability, labels.chosen, difference, axis=1)
+        dx = probability_less_onehot * _row_cotangent(op, labels)
         dweights = _weights_cotangent(op, node, labels, log_prob)
     if dlog_prob is not None:
         term = dlog_prob - probability * op.ReduceSum(dlog_prob, [1], keepdims=1)
@@ -48,8 +48,8 @@ def softmax_cross_entropy_loss(
 def negative_log_likelihood_loss(op: Builder, node: ir.Node, dloss: ir.Value) -> Row:
     """loss = -w[label] x[label], so dx = -onehot(label) w[label] dloss."""
     x, labels = node.inputs[0], _labels(op, node, dloss)
-    update = op.expand_like(-_row_cotangent(op, labels), labels.index)
-    dx = op.ScatterElements(op.zeros_like(x), labels.index, update, axis=1)
+    update = op.expand_like(-_row_cotangent(op, labels), labels.chosen)
+    dx = op.ScatterElements(op.zeros_like(x), labels.chosen, update, axis=1)
     return [dx, None, _weights_cotangent(op, node, labels, x)][: len(node.inputs)]
 
 
@@ -93,12 +93,12 @@ def _weights_cotangent(op: Builder, node: ir.Node, labels: _Labels, log_prob: ir
     weights = input_at(node, 2)
     if weights is None:
         return None
-    row_loss = -op.GatherElements(log_prob, labels.index, axis=1)
+    row_loss = -op.GatherElements(log_prob, labels.chosen, axis=1)
     if attribute(node, "reduction", "mean") == "mean":
         row_loss = row_loss - node.outputs[0]
     dweight = row_loss * labels.dloss
     if labels.ignored is not None:
         dweight = op.Where(labels.ignored, 0, dweight)
     classes = op.Range(0, op.reshape(op.dim(weights, 0), []), 1)
-    onehot = op.cast(op.Equal(op.cast(op.Reshape(labels.index, [-1, 1]), ir.DataType.INT64), classes), weights.dtype)
+    onehot = op.cast(op.Equal(op.cast(op.Reshape(labels.chosen, [-1, 1]), ir.DataType.INT64), classes), weights.dtype)
     return op.Reshape(op.MatMul(op.Reshape(dweight, [1, -1]), onehot), [-1])

@@ -29,32 +29,30 @@ def _wide(op: Builder, x: ir.Value) -> ir.Value:
     return op.cast(x, ir.DataType.FLOAT) if x.dtype in _HALVES else x
 
 
-def _count(op: Builder, x: ir.Value, axes: Sequence[int]) -> ir.Value | float:
+def _count(op: Builder, x: ir.Value, axes: Sequence[int], dtype: ir.DataType) -> ir.Value | float:
     """The number of elements of a group."""
     known = dims(x) or ()
     sizes = [size for axis in axes if isinstance(size := known[axis], int)]
-    return float(math.prod(sizes)) if len(sizes) == len(axes) else op.cast(op.size(x, axes), x.dtype)
+    return float(math.prod(sizes)) if len(sizes) == len(axes) else op.cast(op.size(x, axes), dtype)
 
 
-def _per_channel(op: Builder, vector: ir.Value, like: ir.Value) -> ir.Value:
-    """`[C]` so that it broadcasts against `[N, C, d1, ...]`."""
-    vector = op.cast(vector, like.dtype)
-    return vector if rank(like) == 2 else op.Unsqueeze(vector, list(range(1, rank(like) - 1)))
+def _per_channel(op: Builder, vector: ir.Value, x: ir.Value) -> ir.Value:
+    """`[C]` so that it broadcasts against x of `[N, C, d1, ...]`."""
+    return vector if rank(x) == 2 else op.Unsqueeze(vector, list(range(1, rank(x) - 1)))
 
 
 class _Groups(NamedTuple):
-    """Groups of elements that were normalised together; statistics have size 1 along the axes of a group."""
+    """Elements that were normalised together; statistics have size 1 along the axes of a group."""
 
-    x: ir.Value
     axes: list[int]
     center: ir.Value  # x - mean
     inv: ir.Value
 
-    @classmethod
-    def of(cls, op: Builder, x: ir.Value, axes: list[int], epsilon: float) -> _Groups:
-        center = x - op.ReduceMean(x, axes, keepdims=1)
-        variance = op.ReduceMean(center * center, axes, keepdims=1)
-        return cls(x, axes, center, op.Reciprocal(op.Sqrt(variance + epsilon)))
+
+def _groups(op: Builder, node: ir.Node, x: ir.Value, axes: list[int]) -> _Groups:
+    center = x - op.ReduceMean(x, axes, keepdims=1)
+    variance = op.ReduceMean(center * center, axes, keepdims=1)
+    return _Groups(axes, center, op.Reciprocal(op.Sqrt(variance + attribute(node, "epsilon", 1e-5))))
 
 
 @vjp("BatchNormalization")
@@ -70,21 +68,16 @@ def batch_normalization(op: Builder, node: ir.Node, dy: ir.Value | None, *dstati
 
 def _batch_inference(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
     """y = (x - mean) inv scale + bias with mean and variance given."""
-    x, scale, bias, mean, var = node.inputs
-    x_wide, dy_wide = _wide(op, x), _wide(op, dy)
-    inv = op.Reciprocal(op.Sqrt(op.cast(var, x_wide.dtype) + attribute(node, "epsilon", 1e-5)))
-    slope = op.cast(scale, x_wide.dtype) * inv
+    x = node.inputs[0]
+    wide, dy = _wide(op, x), _wide(op, dy)
+    scale, _, mean, var = (op.cast(vector, wide.dtype) for vector in node.inputs[1:])
+    inv = op.Reciprocal(op.Sqrt(var + attribute(node, "epsilon", 1e-5)))
+    slope = scale * inv
     axes = [0, *range(2, rank(x))]
-    dbias = op.ReduceSum(dy_wide, axes, keepdims=0)
-    dscale = op.ReduceSum(dy_wide * (x_wide - _per_channel(op, mean, x_wide)), axes, keepdims=0) * inv
-    cotangents = [
-        dy_wide * _per_channel(op, slope, x_wide),
-        dscale,
-        dbias,
-        -(dbias * slope),
-        dscale * slope * inv * -0.5,
-    ]
-    return [op.cast(dx, value.dtype) for dx, value in zip(cotangents, node.inputs, strict=True)]
+    dbias = op.ReduceSum(dy, axes, keepdims=0)
+    dscale = op.ReduceSum(dy * (wide - _per_channel(op, mean, x)), axes, keepdims=0) * inv
+    dmean, dvar = -(dbias * slope), dscale * slope * inv * -0.5
+    return _in_types_of(op, node, dy * _per_channel(op, slope, x), dscale, dbias, dmean, dvar)
 
 
 def _batch_training(
@@ -94,40 +87,50 @@ def _batch_training(
     drunning_mean: ir.Value | None = None,
     drunning_var: ir.Value | None = None,
 ) -> Row:
-    """Mean and variance are those of the batch; running = momentum input + (1 - momentum) batch."""
-    x, scale, bias, mean, var = node.inputs
+    """Mean and variance are those of the batch; running = momentum given + (1 - momentum) batch."""
+    x, scale = node.inputs[:2]
+    axes = [0, *range(2, rank(x))]
+    wide = _wide(op, x)
+    groups, number = _groups(op, node, wide, axes), _count(op, x, axes, wide.dtype)
     momentum = attribute(node, "momentum", 0.9)
-    dx = dscale = dbias = None
-    groups = _Groups.of(op, _wide(op, x), [0, *range(2, rank(x))], attribute(node, "epsilon", 1e-5))
+    terms: list[ir.Value] = []
+    dscale = dbias = dmean = dvar = None
     if dy is not None:
-        slope = _per_channel(op, scale, groups.x)
-        dx, dscale, dbias = _uniformly_scaled(op, _wide(op, dy), groups, slope)
+        slope = _per_channel(op, op.cast(scale, wide.dtype), x)
+        dx, dscale, dbias = _uniformly_scaled(op, _wide(op, dy), groups, slope, number)
+        terms.append(dx)
         dscale, dbias = op.Reshape(dscale, [-1]), op.Reshape(dbias, [-1])
-    n = _count(op, groups.x, groups.axes)
-    terms = [dx]
     if drunning_mean is not None:
-        share = _per_channel(op, drunning_mean, groups.x) * (1 - momentum) / n
-        terms.append(op.expand_like(share, x))
+        share = op.cast(drunning_mean, wide.dtype) * (1 - momentum) / number
+        terms.append(op.expand_like(_per_channel(op, share, x), x))
+        dmean = drunning_mean * momentum
     if drunning_var is not None:
-        terms.append(groups.center * (_per_channel(op, drunning_var, groups.x) * (2 * (1 - momentum)) / n))
-    total = op.Sum(*(term for term in terms if term is not None)) if len(terms) > 1 else dx
-    dmean = None if drunning_mean is None else drunning_mean * momentum
-    dvar = None if drunning_var is None else drunning_var * momentum
-    cotangents = [total, dscale, dbias, dmean, dvar]
-    pairs = zip(cotangents, node.inputs, strict=True)
-    return [None if dvalue is None else op.cast(dvalue, value.dtype) for dvalue, value in pairs]
+        share = op.cast(drunning_var, wide.dtype) * (2 * (1 - momentum)) / number
+        terms.append(groups.center * _per_channel(op, share, x))
+        dvar = drunning_var * momentum
+    return _in_types_of(op, node, _sum(op, terms), dscale, dbias, dmean, dvar)
+
+
+def _in_types_of(op: Builder, node: ir.Node, *cotangents: ir.Value | None) -> Row:
+    """Cotangents in the types of the inputs, which may differ from each other."""
+    pairs = zip(node.inputs, cotangents, strict=False)
+    return [None if dx is None else op.cast(dx, x.dtype) for x, dx in pairs]
+
+
+def _sum(op: Builder, terms: list[ir.Value]) -> ir.Value:
+    return terms[0] if len(terms) == 1 else op.Sum(*terms)
 
 
 def _uniformly_scaled(
-    op: Builder, dy: ir.Value, groups: _Groups, scale: ir.Value
+    op: Builder, dy: ir.Value, groups: _Groups, scale: ir.Value, number: ir.Value | float
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """dx, and the sums of dy xhat and dy over each group, where all elements of a group have the same scale."""
+    """dx, and the sums of dy xhat and dy over each group, where all `number` elements of a group have one scale."""
     sum_dy = op.ReduceSum(dy, groups.axes, keepdims=1)
     sum_dy_xhat = op.ReduceSum(dy * groups.center, groups.axes, keepdims=1) * groups.inv
-    n = _count(op, groups.x, groups.axes)
     # Everything that is constant in a group is multiplied first: there are few groups and many elements.
     slope = scale * groups.inv
-    dx = dy * slope - groups.center * (slope * groups.inv * sum_dy_xhat / n) - slope * sum_dy / n
+    share = slope / number
+    dx = dy * slope - (groups.center * (share * groups.inv * sum_dy_xhat) + share * sum_dy)
     return dx, sum_dy_xhat, sum_dy
 
 
@@ -136,36 +139,36 @@ def instance_normalization(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
     """Each channel of each instance is a group."""
     x, scale, _ = node.inputs
     axes = list(range(2, rank(x)))
-    groups = _Groups.of(op, _wide(op, x), axes, attribute(node, "epsilon", 1e-5))
-    dx, dscale, dbias = _uniformly_scaled(op, _wide(op, dy), groups, _per_channel(op, scale, groups.x))
+    wide = _wide(op, x)
+    groups, number = _groups(op, node, wide, axes), _count(op, x, axes, wide.dtype)
+    slope = _per_channel(op, op.cast(scale, wide.dtype), x)
+    dx, dscale, dbias = _uniformly_scaled(op, _wide(op, dy), groups, slope, number)
     sums = [op.ReduceSum(total, [0, *axes], keepdims=0) for total in (dscale, dbias)]
-    return [op.cast(value, x.dtype) for value in (dx, *sums)]
+    return _in_types_of(op, node, dx, *sums)
 
 
 @vjp("GroupNormalization")
 def group_normalization(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
-    """Channels are normalised in groups; the scale is per group up to opset 20, then per channel."""
+    """Channels are normalised in groups and scaled one by one.
+
+    Before opset 21 the scale was that of a group, but that form is deprecated and onnx's checker refuses it.
+    """
     x, scale, _ = node.inputs
-    number = attribute(node, "num_groups", 0)
+    count = attribute(node, "num_groups", 1)
+    channels = (dims(x) or (None, None))[1]
     # [N, groups, channels of a group, everything else]
-    channels = (dims(x) or ())[1]
-    per_group: int | ir.Value = channels // number if isinstance(channels, int) else -1
-    wide, dy_wide = _wide(op, x), _wide(op, dy)
-    split = op.Concat(op.dim(x, 0), [number], op.Div(op.dim(x, 1), number), [-1], axis=0) if per_group == -1 else None
-    shape = [0, number, per_group, -1] if split is None else split
-    grouped, dgrouped = op.Reshape(wide, shape), op.Reshape(dy_wide, shape)
-    groups = _Groups.of(op, grouped, [2, 3], attribute(node, "epsilon", 1e-5))
-    if op.opset < 21:
-        slope = op.Reshape(op.cast(scale, wide.dtype), [1, -1, 1, 1])
-        dx, dscale, dbias = _uniformly_scaled(op, dgrouped, groups, slope)
-        sums = [op.ReduceSum(total, [0, 2, 3], keepdims=0) for total in (dscale, dbias)]
-    else:
-        slope = op.Reshape(op.cast(scale, wide.dtype), [1, number, -1, 1])
-        xhat = groups.center * groups.inv
-        dx = _normalized(op, dgrouped * slope, xhat, groups.inv, groups.axes)
-        totals = [op.ReduceSum(total, [0, 3], keepdims=0) for total in (dgrouped * xhat, dgrouped)]
-        sums = [op.Reshape(total, [-1]) for total in totals]
-    return [op.cast(value, x.dtype) for value in (op.reshape_like(dx, x), *sums)]
+    shape = (
+        op.constant([0, count, channels // count, -1])
+        if isinstance(channels, int)
+        else op.Concat([0, count], op.Div(op.dim(x, 1), count), [-1], axis=0)
+    )
+    wide, dy = op.Reshape(_wide(op, x), shape), op.Reshape(_wide(op, dy), shape)
+    slope = op.Reshape(op.cast(scale, wide.dtype), [count, -1, 1])
+    groups = _groups(op, node, wide, [2, 3])
+    xhat = groups.center * groups.inv
+    dx = op.reshape_like(_normalized(op, dy * slope, xhat, groups.inv, groups.axes), x)
+    totals = [op.ReduceSum(total, [0, 3], keepdims=0) for total in (dy * xhat, dy)]
+    return _in_types_of(op, node, dx, *(op.Reshape(total, [-1]) for total in totals))
 
 
 def _normalized(op: Builder, dxhat: ir.Value, xhat: ir.Value, inv: ir.Value, axes: list[int]) -> ir.Value:
@@ -183,21 +186,21 @@ def layer_normalization(
     wide = _wide(op, x)
     inv = op.cast(op.forward_output(node, 2), wide.dtype)
     xhat = (wide - op.cast(op.forward_output(node, 1), wide.dtype)) * inv
-    terms: Row = []
+    terms: list[ir.Value] = []
     dscale = dbias = None
     if dy is not None:
-        dy_wide = _wide(op, dy)
-        terms.append(_normalized(op, dy_wide * op.cast(scale, wide.dtype), xhat, inv, axes))
-        dscale = op.cast(op.sum_to(dy_wide * xhat, scale, dims(x)), x.dtype)
-        dbias = None if bias is None else op.cast(op.sum_to(dy_wide, bias, dims(x)), x.dtype)
+        dy = _wide(op, dy)
+        terms.append(_normalized(op, dy * op.cast(scale, wide.dtype), xhat, inv, axes))
+        dscale = op.sum_to(dy * xhat, scale, dims(x))
+        dbias = None if bias is None else op.sum_to(dy, bias, dims(x))
     # The two other outputs have cotangents in second derivatives.
     if dmean is not None:
-        share = op.cast(dmean, wide.dtype) / _count(op, wide, axes)
+        share = op.cast(dmean, wide.dtype) / _count(op, x, axes, wide.dtype)
         terms.append(op.expand_like(share, x))
     if dinv is not None:
-        terms.append(xhat * (op.cast(dinv, wide.dtype) * inv * inv / -_count(op, wide, axes)))
-    dx = terms[0] if len(terms) == 1 else op.Sum(*terms)
-    return [op.cast(dx, x.dtype), dscale, dbias][: len(node.inputs)]
+        share = op.cast(dinv, wide.dtype) * inv * inv / _count(op, x, axes, wide.dtype)
+        terms.append(-(xhat * share))
+    return _in_types_of(op, node, _sum(op, terms), dscale, dbias)
 
 
 @vjp("RMSNormalization")
@@ -205,18 +208,29 @@ def rms_normalization(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
     """xhat = x inv with inv = 1 / sqrt(mean(x x) + epsilon): the mean is not taken away."""
     x, scale = node.inputs
     axes = _trailing_axes(node)
-    wide, dy_wide = _wide(op, x), op.cast(_wide(op, dy), _wide(op, x).dtype)
+    wide = _wide(op, x)
+    dy = op.cast(dy, wide.dtype)
     inv = op.Reciprocal(op.Sqrt(op.ReduceMean(wide * wide, axes, keepdims=1) + attribute(node, "epsilon", 1e-5)))
     xhat = wide * inv
-    dxhat = dy_wide * op.cast(scale, wide.dtype)
+    dxhat = dy * op.cast(scale, wide.dtype)
     dx = (dxhat - xhat * op.ReduceMean(dxhat * xhat, axes, keepdims=1)) * inv
-    dscale = op.sum_to(dy_wide * xhat, scale, dims(x))
-    return [op.cast(dx, x.dtype), op.cast(dscale, scale.dtype)]
+    return _in_types_of(op, node, dx, op.sum_to(dy * xhat, scale, dims(x)))
 
 
 def _trailing_axes(node: ir.Node) -> list[int]:
     axis = attribute(node, "axis", -1)
     return list(range(axis, 0)) if axis < 0 else list(range(axis, rank(node.inputs[0])))
+
+
+@vjp("MeanVarianceNormalization")
+def mean_variance_normalization(op: Builder, node: ir.Node, dy: ir.Value) -> ir.Value:
+    """y = (x - mean) / (deviation + 1e-9)."""
+    x, y = node.inputs[0], node.outputs[0]
+    axes = list(attribute(node, "axes", (0, 2, 3)))
+    wide = _wide(op, x)
+    center = wide - op.ReduceMean(wide, axes, keepdims=1)
+    inv = op.Reciprocal(op.Sqrt(op.ReduceMean(center * center, axes, keepdims=1)) + 1e-9)
+    return op.cast(_normalized(op, _wide(op, dy), _wide(op, y), inv, axes), x.dtype)
 
 
 @vjp("LpNormalization")
