@@ -1,0 +1,75 @@
+"""Training and evaluation: what Dropout and BatchNormalization do in each."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+
+from onward.graph.builder import Builder
+from onward.graph.finish import publish, to_input
+from onward.graph.nodes import attribute, input_at
+from onward.graph.opsets import NeedsOpsetError
+
+UPDATED = ".updated"  # what running statistics are called after the step
+
+
+def trains_batch_statistics(node: ir.Node, opset: int) -> bool:
+    """Whether a BatchNormalization normalises by the statistics of its batch."""
+    if node.op_type != "BatchNormalization" or node.domain != "":
+        return False
+    if opset < 14:
+        return len(node.outputs) > 1  # then, the number of outputs said so
+    return bool(attribute(node, "training_mode", 0))
+
+
+def update_running_statistics(op: Builder) -> dict[str, str]:
+    """Make the running statistics of training BatchNormalizations graph inputs, and their new values outputs.
+
+    Returns the name of each statistic by the name of its new value.
+    """
+    graph = op.graph
+    latest: dict[ir.Value, ir.Value] = {}
+    for node in graph:
+        if not trains_batch_statistics(node, op.opset):
+            continue
+        if op.opset < 14:
+            raise NeedsOpsetError("BatchNormalization", 14)
+        for position in (1, 2):
+            statistic = input_at(node, position + 2)
+            if statistic is None or not statistic.is_initializer():
+                continue
+            # A layer that is used twice updates its statistics twice.
+            node.replace_input_with(position + 2, latest.get(statistic, statistic))
+            latest[statistic] = op.forward_output(node, position)
+            latest[statistic].shape = statistic.shape
+    links = {}
+    for statistic, updated in latest.items():
+        to_input(statistic)
+        publish(updated, f"{statistic.name}{UPDATED}", graph)
+        links[f"{statistic.name}{UPDATED}"] = statistic.name or ""
+    return links
+
+
+def switch_to_evaluation(model: ir.Model) -> None:
+    """Turn Dropout off and let BatchNormalization use its running statistics, in place, in subgraphs too."""
+    opset = model.opset_imports[""]
+    for node in model.graph.all_nodes():
+        if node.domain != "":
+            continue
+        if node.op_type == "Dropout" and len(node.inputs) > 2:
+            node.replace_input_with(2, None)
+        elif trains_batch_statistics(node, opset):
+            if opset >= 14:
+                node.attributes["training_mode"] = ir.AttrInt64("training_mode", 0)
+            # In evaluation the operator has one output; exporters list three.
+            node.resize_outputs(1)
+
+
+def keep_empty_training_mode(model: onnx.ModelProto) -> None:
+    """Write Dropout's empty third input down, where serialization leaves it out.
+
+    People who migrate look for it, to see that the evaluation graph does not drop anything.
+    """
+    for node in model.graph.node:
+        if node.op_type == "Dropout" and len(node.input) == 2:
+            node.input.append("")

@@ -1,0 +1,181 @@
+"""The training and the evaluation graph of a model that computes its loss, as separate files run them.
+
+Trainable parameters are inputs of both graphs and frozen ones stay initializers, so that onnxruntime folds, fuses and
+pre-packs them. The training graph adds each gradient to a buffer, or replaces the buffer if `lazy_reset_grad` is true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from onward.autodiff.expansion import expand_missing_rules
+from onward.autodiff.gradient import gradients_of
+from onward.autodiff.sweep import differentiable_path
+from onward.errors import NotDifferentiableError, OnwardError, UnknownNameError
+from onward.graph.builder import Builder
+from onward.graph.finish import finish, make_way, publish, to_input
+from onward.graph.prepare import ModelLike, prepare
+from onward.graph.shapes import is_floating, static_shape, static_size
+from onward.graph.upgrade import in_lowest_opset
+from onward.signature import METADATA_KEY, Role, Signature
+from onward.training.modes import keep_empty_training_mode, switch_to_evaluation, update_running_statistics
+
+RESET = "lazy_reset_grad"
+GRADIENT = "_grad"
+BUFFER = "_grad.accumulation.buffer"
+ACCUMULATED = "_grad.accumulation.out"
+# Nodes that only add gradients up; a runtime that resets every step leaves them out (`onward.runtime`).
+ACCUMULATE_SCOPE = "accumulate"
+
+
+@dataclass(frozen=True)
+class SplitModels:
+    """The graphs of one training set-up, and the parameters that belong to them."""
+
+    training: onnx.ModelProto
+    evaluation: onnx.ModelProto
+    trainable: list[onnx.TensorProto]
+    frozen: list[onnx.TensorProto]
+
+
+def split(
+    model: ModelLike, *, trainable: Sequence[str], frozen: Sequence[str] = (), targets: Sequence[str] = ()
+) -> SplitModels:
+    """Training and evaluation graph of `model`, whose first output is the loss.
+
+    `trainable` names initializers (or graph inputs, whose gradient is computed too); `frozen` names initializers that
+    belong to the checkpoint but do not change; `targets` names the graph inputs that only the loss uses.
+    """
+    forward = prepare(model)
+    _check(forward, trainable)
+    return in_lowest_opset(forward, lambda copy: _split(copy, list(trainable), set(frozen), set(targets)))
+
+
+def _split(forward: ir.Model, names: list[str], frozen: set[str], targets: set[str]) -> SplitModels:
+    initializers = forward.graph.initializers
+    parameters = [name for name in initializers if name in names]
+    evaluation = forward.clone()
+    model = expand_missing_rules(forward, names, [forward.graph.outputs[0].name or ""])
+    graph = model.graph
+    op = Builder(graph, model.opset_imports[""])
+    users = {value.name or "": _user_role(value, targets) for value in graph.inputs}
+    outputs = {value.name or "": Role.OUTPUT if index else Role.LOSS for index, value in enumerate(graph.outputs)}
+    loss = graph.outputs[0]
+    assert loss.dtype is not None
+
+    seed = op.constant(np.ones(static_shape(loss) or ()), loss.dtype)
+    wanted = [*(name for name in users if name in names), *parameters]
+    gradients = gradients_of(op, {loss: seed}, wanted) if wanted else {}
+    for name in parameters:
+        to_input(graph.initializers[name])
+    statistics = update_running_statistics(op)
+    make_way(op, [f"{name}{suffix}" for name in wanted for suffix in (GRADIENT, BUFFER, ACCUMULATED)])
+    buffers = {_add_buffer(graph, value): gradient for value, gradient in gradients.items()}
+    reset = ir.Value(name=RESET, type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([1]))
+    graph.inputs.append(reset)
+    named: set[ir.Value] = set()
+    for name, (buffer, gradient) in zip(wanted, buffers.items(), strict=True):
+        own = _name_gradient(op, gradient, name, named)
+        with op.scope(f"{ACCUMULATE_SCOPE}/{name}"):
+            total = op.Where(reset, own, op.Add(buffer, own))
+        total.shape = buffer.shape
+        publish(total, f"{name}{ACCUMULATED}", graph)
+
+    signature = Signature(
+        "training",
+        inputs={
+            **users,
+            **dict.fromkeys(parameters, Role.PARAMETER),
+            **dict.fromkeys(statistics.values(), Role.BUFFER),
+            **{f"{name}{BUFFER}": Role.GRADIENT for name in wanted},
+            RESET: Role.RESET,
+        },
+        outputs={
+            **outputs,
+            **dict.fromkeys(statistics, Role.BUFFER),
+            **{f"{name}{ACCUMULATED}": Role.GRADIENT for name in wanted},
+        },
+        links={**statistics, **{f"{name}{suffix}": name for name in wanted for suffix in (BUFFER, ACCUMULATED)}},
+    )
+    model.metadata_props[METADATA_KEY] = signature.to_json()
+    kept = [value for value in initializers.values() if value.name in frozen or value.name in signature.inputs]
+    return SplitModels(
+        training=finish(model),
+        evaluation=_evaluation(evaluation, users, outputs, parameters, list(statistics.values())),
+        trainable=[_tensor(value) for value in kept if value.name in names],
+        frozen=[_tensor(value) for value in kept if value.name not in names],
+    )
+
+
+def _evaluation(
+    model: ir.Model, users: dict[str, Role], outputs: dict[str, Role], parameters: list[str], buffers: list[str]
+) -> onnx.ModelProto:
+    switch_to_evaluation(model)
+    for name in (*parameters, *buffers):
+        to_input(model.graph.initializers[name])
+    inputs = {**users, **dict.fromkeys(parameters, Role.PARAMETER), **dict.fromkeys(buffers, Role.BUFFER)}
+    model.metadata_props[METADATA_KEY] = Signature("evaluation", inputs, outputs).to_json()
+    proto = finish(model)
+    keep_empty_training_mode(proto)
+    return proto
+
+
+def _add_buffer(graph: ir.Graph, value: ir.Value) -> ir.Value:
+    buffer = ir.Value(name=f"{value.name}{BUFFER}", type=value.type, shape=value.shape)
+    graph.inputs.append(buffer)
+    return buffer
+
+
+def _name_gradient(op: Builder, gradient: ir.Value, name: str, named: set[ir.Value]) -> ir.Value:
+    """Call a gradient `<name>_grad`; one that several parameters share, or that is a constant, is copied first."""
+    if gradient.producer() is None or gradient in named or gradient.is_graph_output():
+        gradient = op.Identity(gradient)
+    gradient.name = f"{name}{GRADIENT}"
+    named.add(gradient)
+    return gradient
+
+
+def _tensor(value: ir.Value) -> onnx.TensorProto:
+    assert value.const_value is not None
+    tensor = ir.serde.serialize_tensor(value.const_value)
+    tensor.name = value.name or ""
+    return tensor
+
+
+def _user_role(value: ir.Value, targets: set[str]) -> Role:
+    return Role.TARGET if value.name in targets else Role.INPUT
+
+
+def _check(model: ir.Model, trainable: Sequence[str]) -> None:
+    """Refuse what could only give a useless training graph."""
+    graph = model.graph
+    known = {value.name: value for value in (*graph.inputs, *graph.initializers.values())}
+    unknown = [name for name in trainable if name not in known]
+    if unknown:
+        raise UnknownNameError(
+            f"{', '.join(map(repr, unknown))} should be trained, but the model has no initializer or input of that "
+            f"name; it has {', '.join(repr(name) for name in graph.initializers) or 'no initializers'}"
+        )
+    integers = [name for name in trainable if not is_floating(known[name])]
+    if integers:
+        raise NotDifferentiableError(f"{', '.join(map(repr, integers))} cannot be trained: not floating point")
+    loss = graph.outputs[0]
+    if not is_floating(loss):
+        raise NotDifferentiableError(f"the loss {loss.name!r} is not floating point but {loss.type}")
+    if static_size(loss) not in (1, None):
+        raise OnwardError(
+            f"the loss {loss.name!r} has shape {loss.shape}; a loss has one element. Reduce it by its mean or sum."
+        )
+    targets = [known[name] for name in trainable]
+    _, carrying = differentiable_path(graph, targets, [loss])
+    unreached = [value.name for value in targets if value not in carrying]
+    if unreached:
+        raise OnwardError(
+            f"{', '.join(map(repr, unreached))} cannot be trained: the loss {loss.name!r} does not depend on it "
+            "through differentiable operators. Leave it out of requires_grad, or list it in frozen_params."
+        )
