@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -31,7 +32,8 @@ def gradient(
     """The model's outputs followed by their gradient, as one model of standard operators.
 
     Args:
-        model: a ModelProto, an onnx_ir.Model, or the path of an .onnx file (external data and files above 2 GB too).
+        model: a ModelProto, an onnx_ir.Model, or the path of an .onnx file (external data and files above 2 GB too;
+            where the weights of the result pass 2 GB, it refers to the same external files: save it beside them).
         wrt: names of initializers, Constant outputs or graph inputs; None means every trainable parameter (how those
             are told from other constants is written in `onward.graph.parameters`).
         of: the output to differentiate, or a list of them; None means the first output. An output of one element is
@@ -57,7 +59,8 @@ def _gradient(forward: ir.Model, names: list[str], outputs: list[str], as_inputs
     op = Builder(graph, model.opset_imports[""])
     border = {value.name for value in (*graph.inputs, *graph.outputs, *graph.initializers.values())}
     published = [_free_name(f"{name}_grad", border) for name in names]
-    seeds = {output: _seed(op, output, border) for output in graph.outputs if output.name in outputs}
+    ends = {output.name: output for output in graph.outputs}
+    seeds = {ends[name]: _seed(op, ends[name], border) for name in outputs}
     gradients = gradients_of(op, seeds, names)
     make_way(op, published)
     for name, (target, value) in zip(published, gradients.items(), strict=True):
@@ -93,8 +96,7 @@ def _target_names(model: ir.Model, wrt: Sequence[str] | None) -> list[str]:
     unknown = [name for name in wrt if name not in values]
     if unknown:
         raise UnknownNameError(_unknown_names("wrt", unknown, _candidates(model)))
-    if len(set(wrt)) < len(wrt):
-        raise OnwardError(f"`wrt` names a value twice: {sorted({name for name in wrt if list(wrt).count(name) > 1})}")
+    _refuse_repetition("wrt", wrt)
     for name in wrt:
         if not is_floating(values[name]):
             raise NotDifferentiableError(
@@ -112,6 +114,9 @@ def _output_names(model: ir.Model, of: str | Sequence[str] | None) -> list[str]:
     unknown = [name for name in names if name not in outputs]
     if unknown:
         raise UnknownNameError(_unknown_names("of", unknown, list(outputs)))
+    if not names:
+        raise OnwardError(f"`of` is empty; name at least one output: the model has {', '.join(map(repr, outputs))}")
+    _refuse_repetition("of", names)
     for name in names:
         if not is_floating(outputs[name]):
             raise NotDifferentiableError(
@@ -133,13 +138,21 @@ def _unknown_names(argument: str, unknown: list[str], known: list[str]) -> str:
     )
 
 
+def _refuse_repetition(argument: str, names: Sequence[str]) -> None:
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise OnwardError(f"`{argument}` names {', '.join(map(repr, repeated))} more than once")
+
+
 def _seed(op: Builder, output: ir.Value, border: set[str | None]) -> ir.Value:
     """One for an output of one element, else a new input for the caller's cotangent."""
     assert output.dtype is not None
     if static_size(output) == 1:
         return op.constant(np.ones(static_shape(output) or ()), output.dtype)
+    name = _free_name(f"{output.name}_grad", border)
+    make_way(op, [name])
     seed = ir.Value(
-        name=_free_name(f"{output.name}_grad", border),
+        name=name,
         type=ir.TensorType(output.dtype),
         shape=None if output.shape is None else output.shape.copy(),
     )

@@ -11,7 +11,7 @@ from onward.autodiff.registry import Cotangents, is_nondifferentiable, rule_for
 from onward.errors import OnwardError
 from onward.graph.builder import Builder
 from onward.graph.nodes import describe, used_values
-from onward.graph.shapes import is_floating
+from onward.graph.shapes import FLOATING
 
 
 def differentiable_path(
@@ -23,7 +23,7 @@ def differentiable_path(
     for node in graph:
         if not is_nondifferentiable(node) and any(value in varying for value in used_values(node)):
             forward.append(node)
-            varying.update(output for output in node.outputs if is_floating(output))
+            varying.update(output for output in node.outputs if _may_vary(output))
     useful = set(outputs)
     path: list[ir.Node] = []
     for node in reversed(forward):
@@ -31,6 +31,11 @@ def differentiable_path(
             path.append(node)
             useful.update(value for value in used_values(node) if value in varying)
     return path[::-1], varying & useful
+
+
+def _may_vary(value: ir.Value) -> bool:
+    """Whether a derivative may flow through a value: floats, sequences of them, and what nothing is known of."""
+    return value.dtype is None or value.dtype in FLOATING
 
 
 def backpropagate(

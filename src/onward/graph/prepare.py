@@ -13,7 +13,7 @@ from onward.errors import InvalidModelError
 from onward.graph.opsets import require_accepted
 from onward.graph.parameters import mark_constant_nodes
 from onward.graph.shapes import infer_shapes
-from onward.graph.skeleton import skeleton
+from onward.graph.skeleton import LARGEST_KEPT, skeleton
 from onward.graph.upgrade import replace_deprecated
 
 ModelLike = onnx.ModelProto | ir.Model | str | os.PathLike[str]
@@ -26,6 +26,7 @@ def prepare(model: ModelLike) -> ir.Model:
     exporter kept in Constant nodes or in the branches of an If can be named like any other.
     """
     copy = load(model)
+    read_small_weights(copy)
     require_accepted(copy.opset_imports.get("", 1))
     replace_deprecated(copy)
     check(copy)
@@ -68,6 +69,22 @@ def _from_proto(proto: onnx.ModelProto) -> ir.Model:
         return ir.serde.deserialize_model(proto)
     except Exception as error:
         raise InvalidModelError(f"the ModelProto is not valid ONNX: {error}") from error
+
+
+def read_small_weights(model: ir.Model) -> None:
+    """Read what `skeleton` keeps from external files: onnx does not know where they are, and inference needs values."""
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if not isinstance(tensor, ir.ExternalTensor):
+                continue
+            if not Path(tensor.path).is_file():
+                raise InvalidModelError(
+                    f"initializer {value.name!r} is stored in {str(tensor.path)!r}, which is not a file. External data "
+                    "is looked for beside the model, so give the path of the model rather than a loaded ModelProto."
+                )
+            if graph is not model.graph or tensor.nbytes <= LARGEST_KEPT:
+                (value.const_value,) = ir.external_data.convert_tensors_from_external([tensor])
 
 
 def check(model: ir.Model) -> None:

@@ -6,7 +6,7 @@ import onnx
 import onnx_ir as ir
 
 # Inference needs the values of shapes, axes, pads and splits; weights are larger than this.
-_LARGEST_KEPT = 1024  # bytes
+LARGEST_KEPT = 1024  # bytes
 
 
 def skeleton(model: ir.Model) -> onnx.ModelProto:
@@ -16,7 +16,7 @@ def skeleton(model: ir.Model) -> onnx.ModelProto:
     large = [
         value
         for value in graph.initializers.values()
-        if value.const_value is None or value.const_value.nbytes > _LARGEST_KEPT
+        if value.const_value is None or value.const_value.nbytes > LARGEST_KEPT
     ]
     order = list(graph.initializers.values())
     try:
