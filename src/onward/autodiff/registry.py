@@ -69,16 +69,20 @@ def nondifferentiable(*op_types: str, domain: str = "") -> None:
 
 
 def rule_for(node: ir.Node) -> Rule | None:
+    """The rule of a node's operator, None where it has none."""
     return _rules.get((node.domain, node.op_type))
 
 
 def is_nondifferentiable(node: ir.Node) -> bool:
+    """Whether a node's operator is declared to stop derivatives."""
     return (node.domain, node.op_type) in _nondifferentiable
 
 
 def operators_with_rules() -> frozenset[OperatorKey]:
+    """Every (domain, operator) that has a rule."""
     return frozenset(_rules)
 
 
 def nondifferentiable_operators() -> frozenset[OperatorKey]:
+    """Every (domain, operator) that is declared to stop derivatives."""
     return frozenset(_nondifferentiable)
