@@ -225,34 +225,27 @@ def test_refusals() -> None:
 
 
 def test_gradient_upgrades_a_model_whose_rule_needs_it() -> None:
-    """The gradient of an embedding adds to rows, possible since opset 16; its Softmax flattens until opset 13."""
-    table = _random(5, 6)
-    nodes = [
-        helper.make_node("Gather", ["table", "ids"], ["rows"]),
-        helper.make_node("Softmax", ["rows"], ["p"], axis=1),
-        helper.make_node("ReduceSum", ["p"], ["s"], axes=[0], keepdims=0),
-    ]
+    """Which axes of the bias were broadcast is known at run time only, and summing those is possible since opset 13;
+    until then Softmax flattens its input."""
+    nodes = [helper.make_node("Add", ["x", "bias"], ["s"]), helper.make_node("Softmax", ["s"], ["p"], axis=1)]
     graph = helper.make_graph(
         nodes,
         "g",
-        [helper.make_tensor_value_info("ids", INT64, ["n", 2])],
-        [helper.make_tensor_value_info("s", FLOAT, [2, 6])],
-        [numpy_helper.from_array(table, "table")],
+        [
+            helper.make_tensor_value_info("x", FLOAT, [2, 3, 4]),
+            helper.make_tensor_value_info("bias", FLOAT, ["a", "b"]),
+        ],
+        [helper.make_tensor_value_info("p", FLOAT, [2, 3, 4])],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 12)], ir_version=7)
-    feeds = {"ids": np.array([[0, 3], [3, 4], [1, 1]])}
-    differentiated = onward.gradient(model)
-    assert differentiated.opset_import[0].version >= 13
-    cotangent = _random(2, 6, seed=3)
-    got = run_on_runtime(differentiated, {**feeds, "s_grad": cotangent})
-    np.testing.assert_allclose(got["s"], run_on_runtime(model, feeds)["s"], rtol=1e-5)
-    flat = table[feeds["ids"]].reshape(3, 12).astype(np.float64)
-    p = np.exp(flat) / np.exp(flat).sum(1, keepdims=True)
-    dy = np.tile(cotangent.reshape(1, 12), (3, 1))
-    dx = (p * (dy - (p * dy).sum(1, keepdims=True))).reshape(3, 2, 6)
-    wanted = np.zeros((5, 6))
-    np.add.at(wanted, feeds["ids"], dx)
-    np.testing.assert_allclose(got["table_grad"], wanted, rtol=1e-4, atol=1e-6)
+    differentiated = onward.gradient(model, wrt=["bias"])
+    assert differentiated.opset_import[0].version == 13
+    dy, bias = _random(2, 3, 4, seed=3), _random(3, 1, seed=4)
+    got = run_on_runtime(differentiated, {"x": X, "bias": bias, "p_grad": dy})
+    p = np.exp(X + bias) / np.exp(X + bias).sum((1, 2), keepdims=True)
+    np.testing.assert_allclose(got["p"], p, rtol=1e-5)
+    dx = p * (dy - (p * dy).sum((1, 2), keepdims=True))
+    np.testing.assert_allclose(got["bias_grad"], dx.sum((0, 2))[:, None], rtol=1e-4, atol=1e-6)
 
 
 # Completeness ---------------------------------------------------------------------------------------------------

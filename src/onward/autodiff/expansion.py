@@ -11,8 +11,9 @@ from onward.autodiff import rules as _rules  # noqa: F401  registers every rule
 from onward.autodiff.registry import rule_for
 from onward.autodiff.sweep import differentiable_path
 from onward.errors import MissingRuleError
-from onward.graph.functions import expand, has_body
+from onward.graph.functions import body_since, expand
 from onward.graph.nodes import all_values, captured_values, subgraphs
+from onward.graph.opsets import NeedsOpsetError
 from onward.graph.shapes import infer_shapes, is_floating
 
 
@@ -24,9 +25,13 @@ def expand_missing_rules(model: ir.Model, targets: Sequence[str], outputs: Seque
         missing = _nodes_without_rule(current, targets, outputs)
         if not missing:
             return current
-        hopeless = [node for node in missing if not has_body(node, opset)]
+        bodies = [(node, body_since(node, opset)) for node in missing]
+        hopeless = [node for node, since in bodies if since is None]
         if hopeless:
             raise MissingRuleError(_message(hopeless, opset))
+        for node, since in bodies:
+            if since is not None and since > opset:
+                raise NeedsOpsetError(node.op_type, since)
         current = expand(current, {node.op_type for node in missing})
         infer_shapes(current)
 

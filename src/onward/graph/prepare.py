@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
 from onward.errors import InvalidModelError
+from onward.graph.functions import write_defaults
 from onward.graph.opsets import require_accepted
 from onward.graph.parameters import mark_constant_nodes
 from onward.graph.shapes import infer_shapes
@@ -39,6 +40,7 @@ def prepare(model: ModelLike) -> ir.Model:
         # Such files must list every initializer as an input too; they are not meant to be fed.
         passes.RemoveInitializersFromInputsPass()(copy)
     copy.graph.sort()
+    write_defaults(copy)
     infer_shapes(copy)
     return copy
 
