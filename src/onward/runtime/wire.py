@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 # Field numbers of onnx.proto.
-_MODEL_GRAPH = 7
+_MODEL_GRAPH, _MODEL_METADATA = 7, 14
+_ENTRY_KEY, _ENTRY_VALUE = 1, 2
 _GRAPH_NODE, _GRAPH_INITIALIZER, _GRAPH_INPUT, _GRAPH_OUTPUT, _GRAPH_VALUE_INFO = 1, 5, 11, 12, 13
 _NODE_INPUT, _NODE_OUTPUT, _NODE_NAME, _NODE_ATTRIBUTE = 1, 2, 3, 5
 _ATTRIBUTE_GRAPH, _ATTRIBUTE_GRAPHS = 6, 11
@@ -48,6 +49,7 @@ class WireModel:
     outputs: dict[str, Buffer]
     value_info: dict[str, Buffer]
     initializers: dict[str, Buffer]
+    metadata: dict[str, str]
     _model_rest: list[Buffer] = field(repr=False)
     _graph_rest: list[Buffer] = field(repr=False)
 
@@ -66,6 +68,14 @@ class WireModel:
         graph += self._graph_rest
         size = sum(len(part) for part in graph)
         return b"".join([*self._model_rest, _varint(_MODEL_GRAPH << 3 | _BYTES), _varint(size), *graph])
+
+    def holds(self, name: str, array: np.ndarray) -> bool:
+        """Whether an initializer has exactly these contents, as far as that can be seen without decoding it."""
+        payload = self.initializers.get(name)
+        if payload is None:
+            return False
+        raw = next((content for number, content, _ in _fields(memoryview(payload)) if number == _TENSOR_RAW), None)
+        return raw is not None and raw == memoryview(np.ascontiguousarray(array)).cast("B")
 
     def freeze(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Turn graph inputs into initializers that hold these arrays."""
@@ -97,7 +107,7 @@ class WireModel:
 
 def parse(model: bytes) -> WireModel:
     """Read a serialized ModelProto."""
-    result = WireModel([], {}, {}, {}, {}, [], [])
+    result = WireModel([], {}, {}, {}, {}, {}, [], [])
     sections = {
         _GRAPH_INPUT: result.inputs,
         _GRAPH_OUTPUT: result.outputs,
@@ -106,6 +116,8 @@ def parse(model: bytes) -> WireModel:
     for number, payload, whole in _fields(memoryview(model)):
         if number != _MODEL_GRAPH:
             result._model_rest.append(whole)
+            if number == _MODEL_METADATA:
+                result.metadata[_string(payload, _ENTRY_KEY)] = _string(payload, _ENTRY_VALUE)
             continue
         for inner, content, entire in _fields(payload):
             if inner == _GRAPH_NODE:
