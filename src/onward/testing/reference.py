@@ -85,3 +85,21 @@ class Pad(OpRun):
         filling = value if constant_value is None else np.reshape(constant_value, ())
         options: Any = {"constant_values": filling} if mode == "constant" else {}
         return (np.pad(x[tuple(kept)], np.maximum(widths, 0), mode=mode, **options),)  # type: ignore[call-overload]
+
+
+class GlobalMaxPool(OpRun):
+    """The evaluator's own is right with two spatial axes only."""
+
+    op_domain = ""
+
+    def _run(self, x: Array) -> tuple[Array]:
+        return (x.max(axis=tuple(range(2, x.ndim)), keepdims=True),)
+
+
+class GlobalLpPool(OpRun):
+    """The evaluator has none."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, p: int = 2) -> tuple[Array]:
+        return ((np.abs(x) ** p).sum(axis=tuple(range(2, x.ndim)), keepdims=True) ** (1 / p),)

@@ -18,7 +18,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from onward.autodiff.gradient import gradient
-from onward.testing.reference import ConvTranspose, Pad
+from onward.testing.reference import ConvTranspose, GlobalLpPool, GlobalMaxPool, Pad
 
 Feeds = dict[str, np.ndarray]
 
@@ -150,7 +150,7 @@ def run_on_reference(model: onnx.ModelProto, feeds: Feeds) -> dict[str, np.ndarr
     names = [output.name for output in model.graph.output]
     needed = {value.name for value in model.graph.input}
     with np.errstate(all="ignore"):
-        results = ReferenceEvaluator(model, new_ops=[ConvTranspose, Erf, Gelu, Pad]).run(
+        results = ReferenceEvaluator(model, new_ops=[ConvTranspose, Erf, Gelu, GlobalLpPool, GlobalMaxPool, Pad]).run(
             None, {k: v for k, v in feeds.items() if k in needed}
         )
     return dict(zip(names, results, strict=True))
