@@ -24,7 +24,7 @@ matplotlib.use("Agg")  # draws into files: works without a display
 from matplotlib import pyplot
 
 MODEL = Path(__file__).parent / "models" / "digits_cnn.onnx"
-EPOCHS, BATCH, LEARNING_RATE, MOMENTUM = 15, 32, 0.02, 0.9
+EPOCHS, BATCH, LEARNING_RATE, MOMENTUM = 25, 32, 0.02, 0.9
 
 
 def main(output: Path) -> None:
