@@ -5,15 +5,19 @@ An initializer is trainable by default unless one of these holds (the first that
 1. it is not floating point;
 2. torch's exporter recorded that it is a buffer or a lifted constant, not a parameter (what torch recorded as a
    parameter is one, whatever follows);
-3. it is only used where operators take settings: running statistics of BatchNormalization, the exponent of Pow, the
+3. that exporter computed it from several values of which none is called a weight or a bias: a table, as those of
+   rotary embeddings (one computed from a single value is a transposed or reshaped weight);
+4. it is only used where operators take settings: running statistics of BatchNormalization, the exponent of Pow, the
    bounds of Clip, the scales of Resize, the value of Pad, the ratio of Dropout, quantisation scales and the like;
-4. it was a Constant node with a single element, or has rank 0: a scalar that an exporter baked in;
-5. all its values are 0, 1, an infinity or the huge negative number that stands for one: a mask;
-6. onward itself made it while building a graph.
+5. it was a Constant node, or computed by the exporter, and has a single element, or it has rank 0: a scalar;
+6. all its values are 0, 1, an infinity or the huge negative number that stands for one, and no product uses it: a
+   mask (layers may start at zero or at the identity);
+7. onward itself made it while building a graph.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +27,9 @@ from onward.graph.shapes import is_floating
 
 _WAS_CONSTANT_NODE = "onward.was_constant_node"
 _TORCH_KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
+
+# Which values the newer exporter's optimizer computed an initializer from, as a printed list of names.
+_FOLDED_FROM = "pkg.onnxscript.optimizer.folded_from"
 
 # Inputs that are settings of an operator rather than weights: operator -> input indices.
 _SETTINGS: dict[str, frozenset[int]] = {
@@ -38,6 +45,8 @@ _SETTINGS: dict[str, frozenset[int]] = {
     "QuantizeLinear": frozenset({1}),
     "DequantizeLinear": frozenset({1}),
 }
+
+_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
 
 _HUGE = 1e4  # masks use -inf, the lowest float, -1e9 or, in float16, -10000
 
@@ -68,6 +77,13 @@ def mark_constant_nodes(model: ir.Model) -> None:
             node.outputs[0].meta[_WAS_CONSTANT_NODE] = True
 
 
+def is_baked_scalar(value: ir.Value) -> bool:
+    """Whether a value was a Constant node with a single element, or is one that the newer exporter computed."""
+    if value.const_value is None or value.const_value.size != 1:
+        return False
+    return bool(value.meta.get(_WAS_CONSTANT_NODE)) or _FOLDED_FROM in value.metadata_props
+
+
 def _judge(value: ir.Value) -> Parameter:
     reason = _reason_against(value)
     return Parameter(value, reason is None, reason or "floating-point weight")
@@ -81,15 +97,33 @@ def _reason_against(value: ir.Value) -> str | None:
         return None
     if kind is not None:
         return f"torch exported it as {kind.lower()}"
+    if _is_table(value.metadata_props.get(_FOLDED_FROM)):
+        return "a table that the exporter computed"
     if value.uses() and all(index in _SETTINGS.get(node.op_type, ()) for node, index in value.uses()):
         return "a setting or running statistic of an operator"
     tensor = value.const_value
     assert tensor is not None
-    if tensor.shape.rank() == 0 or (value.meta.get(_WAS_CONSTANT_NODE) and tensor.size == 1):
+    if tensor.shape.rank() == 0 or is_baked_scalar(value):
         return "a scalar constant"
     if value.name is not None and value.name.startswith("const/"):
         return "a constant made by onward"
-    return "a mask" if _is_mask(tensor) else None
+    return "a mask" if _is_mask(tensor) and not _is_factor(value) else None
+
+
+def _is_table(folded_from: str | None) -> bool:
+    if folded_from is None:
+        return False
+    # The exporter calls its own shape arithmetic val_<n>; torch's names are those of parameters, buffers and operators.
+    origins = [name for name in re.findall(r"'([^']+)'", folded_from) if not re.fullmatch(r"val_\d+", name)]
+    return len(origins) != 1 and not any(name.endswith(("weight", "bias")) for name in origins)
+
+
+def _is_factor(value: ir.Value) -> bool:
+    """Whether a matrix product or convolution uses the value, as it is or transposed."""
+    return any(
+        node.op_type in _PRODUCTS or (node.op_type == "Transpose" and _is_factor(node.outputs[0]))
+        for node, _ in value.uses()
+    )
 
 
 def _is_mask(tensor: ir.TensorProtocol) -> bool:

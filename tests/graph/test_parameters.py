@@ -1,0 +1,95 @@
+"""Trainable parameters are told from the other constants in a file."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from onward.graph.parameters import parameters
+from onward.graph.prepare import prepare
+
+WEIGHT = np.array([[0.5, -1.0], [2.0, 0.25]], np.float32)
+VECTOR = np.array([0.5, -1.0], np.float32)
+LOWEST = float(np.finfo(np.float32).min)
+
+
+def judged(body: str, signature: str = "float[2, 2] x", **initializers: np.ndarray) -> dict[str, tuple[bool, str]]:
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 17]> judged ({signature}) => (float[N, M] y) {{ {body} }}'
+    )
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in initializers.items())
+    return {parameter.name: (parameter.trainable, parameter.reason) for parameter in parameters(prepare(model))}
+
+
+TRAINABLE = {
+    "matrix": ("y = MatMul(x, p)", WEIGHT),
+    "bias": ("y = Add(x, p)", VECTOR),
+    "fresh bias": ("y = Add(x, p)", np.zeros(2, np.float32)),
+    "fresh norm weight": ("y = Mul(x, p)", np.ones(2, np.float32)),
+    "layer that starts at zero": ("y = MatMul(x, p)", np.zeros((2, 2), np.float32)),
+    "the same, transposed": ("t = Transpose(p) y = MatMul(x, t)", np.zeros((2, 2), np.float32)),
+    "one element": ("y = Mul(x, p)", np.array([0.5], np.float32)),
+    "half": ("c = Cast<to = 1>(p) y = MatMul(x, c)", WEIGHT.astype(np.float16)),
+    "setting and weight": ("z = Pow(x, p) y = Mul(z, p)", VECTOR),
+    "Constant node": ("p = Constant<value = float[2] {0.5, -1.0}>() y = Add(x, p)", None),
+    "unused": ("y = Neg(x)", WEIGHT),
+}
+
+
+@pytest.mark.parametrize("case", TRAINABLE)
+def test_trainable(case: str) -> None:
+    body, array = TRAINABLE[case]
+    found = judged(body, **({} if array is None else {"p": array}))
+    assert found["p"] == (True, "floating-point weight")
+
+
+SETTING, SCALAR, MASK = "a setting or running statistic of an operator", "a scalar constant", "a mask"
+NOT_TRAINABLE = {
+    "shape": ("y = Reshape(x, p)", np.array([2, 2]), "not floating point"),
+    "condition": ("y = Where(p, x, x)", np.array([True, False]), "not floating point"),
+    "exponent": ("y = Pow(x, p)", np.array([2], np.float32), SETTING),
+    "bound": ("y = Clip(x, p)", np.array(0, np.float32), SETTING),
+    "scales": ("y = Resize(x, , p)", np.array([1, 2], np.float32), SETTING),
+    "scalar": ("y = Mul(x, p)", np.array(0.125, np.float32), SCALAR),
+    "scalar in a Constant": ("p = Constant<value = float[1] {0.125}>() y = Mul(x, p)", None, SCALAR),
+    "mask of the lowest float": ("y = Add(x, p)", np.array([[0, LOWEST], [0, 0]], np.float32), MASK),
+    "mask of infinities": ("y = Add(x, p)", np.array([[0, -np.inf], [0, 0]], np.float32), MASK),
+    "mask of ones": ("y = Mul(x, p)", np.array([[1, 0], [1, 1]], np.float32), MASK),
+    "mask without holes": ("y = Mul(x, p)", np.ones((2, 2), np.float32), MASK),
+}
+
+
+@pytest.mark.parametrize("case", NOT_TRAINABLE)
+def test_not_trainable(case: str) -> None:
+    body, array, reason = NOT_TRAINABLE[case]
+    found = judged(body, **({} if array is None else {"p": array}))
+    assert found["p"] == (False, reason)
+
+
+def test_running_statistics_are_not_parameters() -> None:
+    found = judged(
+        "y = BatchNormalization(x, scale, bias, mean, var)",
+        **{name: np.ones(2, np.float32) for name in ("scale", "bias", "mean", "var")},
+    )
+    assert {name for name, (trainable, _) in found.items() if trainable} == {"scale", "bias"}
+    assert found["mean"] == found["var"] == (False, SETTING)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [("PARAMETER", (True, "floating-point weight")), ("BUFFER", (False, "torch exported it as buffer"))],
+)
+def test_what_torch_recorded_is_believed(kind: str, expected: tuple[bool, str]) -> None:
+    """A parameter that looks like a mask is one; a buffer that looks like a weight is none."""
+    array = np.eye(2, dtype=np.float32) if kind == "PARAMETER" else WEIGHT
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 18]> torch (float[2, 2] x) => (float[2, 2] y) { y = MatMul(x, p) }'
+    )
+    model.graph.initializer.append(numpy_helper.from_array(array, "p"))
+    info = onnx.helper.make_tensor_value_info("p", onnx.TensorProto.FLOAT, [2, 2])
+    info.metadata_props.add(key="pkg.torch.export.graph_signature.InputSpec.kind", value=kind)
+    model.graph.value_info.append(info)
+    (found,) = parameters(prepare(model))
+    assert (found.trainable, found.reason) == expected
