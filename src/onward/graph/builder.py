@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.graph.emitter import Emitter, Operand
-from onward.graph.opsets import NeedsOpsetError
+from onward.graph.opsets import NeedsOpsetError, all_schemas, schema
 from onward.graph.shapes import Dim, dims, same_dims, static_shape
 
 
@@ -34,6 +34,9 @@ class Builder(Emitter):
 
     def forward_output(self, node: ir.Node, index: int) -> ir.Value:
         """An optional output of a forward node (mask, indices, mean), added to the node when it is absent."""
+        if index >= schema(node.op_type, self.opset, node.domain).max_output:
+            later = [s.since_version for s in all_schemas(node.op_type, node.domain) if s.max_output > index]
+            raise NeedsOpsetError(node.op_type, min(version for version in later if version > self.opset))
         if index >= len(node.outputs):
             node.resize_outputs(index + 1)
         output = node.outputs[index]
@@ -116,9 +119,11 @@ class Builder(Emitter):
         known = dims(like)
         unknown = [] if known is None else [dim for dim in known if not isinstance(dim, int)]
         # One free dimension can be inferred from the number of elements, unless that number may be zero.
-        if known is not None and len(unknown) <= 1 and 0 not in known:
+        if known is not None and (not unknown or (len(unknown) == 1 and 0 not in known)):
             return self.reshape(x, [dim if isinstance(dim, int) else -1 for dim in known])
-        return self.reshape(x, self.shape(like))
+        # A size of 0 at run time would otherwise mean "as in x"; older opsets cannot say that it does not.
+        allowzero = {"allowzero": 1} if self.opset >= 14 else {}
+        return self.Reshape(x, self.shape(like), **allowzero)
 
     def expand_like(self, x: ir.Value, like: ir.Value) -> ir.Value:
         """`x` broadcast to the shape of `like`."""

@@ -297,13 +297,13 @@ def _gradients(
     outputs = _floating_outputs(model) if of is None else [f"y{i}" for i in of]
     differentiated = gradient(model, wrt=names, of=outputs)
     forward = run(model, feeds)
-    # Shapes may be unknown to the model here, so the cotangents are drawn for every output.
+    # An output of one element has cotangent 1 where its shape is known, so also where it is not.
     random = np.random.default_rng(0)
-    weights = {f"{name}_grad": random.normal(size=forward[name].shape) for name in outputs}
-    static = {value.name for value in differentiated.graph.input}
-    for name in outputs:
-        key = f"{name}_grad"
-        weights[key] = weights[key].astype(forward[name].dtype) if key in static else np.ones_like(forward[name])
+    drawn = {name: random.normal(size=forward[name].shape) for name in outputs}
+    weights = {
+        f"{name}_grad": (np.ones_like(array) if array.size == 1 else array).astype(forward[name].dtype)
+        for name, array in drawn.items()
+    }
     results = run(differentiated, {**feeds, **weights})
     return {f"{name}_grad": results[f"{name}_grad"] for name in names}
 

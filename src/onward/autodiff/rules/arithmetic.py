@@ -41,25 +41,27 @@ def pow_(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
     a, b, y = node.inputs[0], node.inputs[1], node.outputs[0]
     known = constant_of(b)
     if known is not None and known.size == 1:
-        return [_power_slope(op, dy, a, float(known.reshape(()))), _exponent_slope(op, dy, a, b, y)]
-    exponent = op.cast(b, a.dtype)
-    slope = op.Where(op.Equal(exponent, 0), 0, exponent * op.Pow(a, exponent - 1))
-    return [dy * slope, _exponent_slope(op, dy, a, b, y)]
+        da = _power_cotangent(op, dy, a, float(known.reshape(())))
+    else:
+        exponent = op.cast(b, a.dtype)
+        # Where the exponent is 0 the slope is 0, also at a = 0, where a^(-1) would be infinite.
+        lowered = op.Where(op.Equal(exponent, 0), 0, exponent - 1)
+        da = dy * (exponent * op.Pow(a, lowered))
+    if not is_floating(b):
+        return [da, None]
+    log = op.Log(op.Where(op.Equal(a, 0), 1, a))
+    return [da, op.cast(dy * y * log, b.dtype)]
 
 
-def _power_slope(op: Builder, dy: ir.Value, a: ir.Value, exponent: float) -> ir.Value:
+def _power_cotangent(op: Builder, dy: ir.Value, a: ir.Value, exponent: float) -> ir.Value:
+    """dy b a^(b-1) for a number b."""
     if exponent == 0:
         return dy * 0
     if exponent == 1:
         return dy
-    return dy * ((a if exponent == 2 else op.Pow(a, exponent - 1)) * exponent)
-
-
-def _exponent_slope(op: Builder, dy: ir.Value, a: ir.Value, b: ir.Value, y: ir.Value) -> ir.Value | None:
-    if not is_floating(b):
-        return None
-    log = op.Log(op.Where(op.Equal(a, 0), 1, a))
-    return op.cast(dy * y * log, b.dtype)
+    if exponent == 2:
+        return dy * (a * 2)
+    return dy * (op.Pow(a, op.constant(exponent - 1, a.dtype)) * exponent)
 
 
 @elementwise("Sum")
@@ -92,19 +94,18 @@ def where(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
 
 @elementwise("Clip")
 def clip(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
-    """The slope is 1 on the bounds, as in torch. Where the bounds cross, the standard lets the upper one win."""
-    x = node.inputs[0]
-    low = node.attributes["min"].as_float() if "min" in node.attributes else input_at(node, 1)
-    high = node.attributes["max"].as_float() if "max" in node.attributes else input_at(node, 2)
-    dx, dlow, dhigh = dy, None, None
-    if low is not None:
-        below = op.Less(x, low)
-        dx, dlow = op.Where(below, 0, dx), op.Where(below, dy, 0)
+    """y = min(max(x, low), high); the slope is 1 on the bounds, as in torch, where y and x are equal too."""
+    x, y = node.inputs[0], node.outputs[0]
+    low, high = input_at(node, 1), input_at(node, 2)
+    row: Row = [op.Where(op.Equal(x, y), dy, 0), None, None]
+    above = None
     if high is not None:
         above = op.Greater(x if low is None else op.Max(x, low), high)
-        dx, dhigh = op.Where(above, 0, dx), op.Where(above, dy, 0)
-        dlow = None if dlow is None else op.Where(above, 0, dlow)
-    return [dx, dlow, dhigh][: len(node.inputs)]
+        row[2] = op.Where(above, dy, 0)
+    if low is not None:
+        below = op.Less(x, low)
+        row[1] = op.Where(below if above is None else op.And(below, op.Not(above)), dy, 0)
+    return row[: len(node.inputs)]
 
 
 @elementwise("PRelu")

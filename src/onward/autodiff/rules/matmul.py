@@ -20,12 +20,12 @@ def matmul(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
     if rank(a) == 1 and rank(b) == 1:
         return [dy * b, dy * a]
     if rank(a) == 1:
-        row, dy_row = op.Unsqueeze(a, [0]), op.Unsqueeze(dy, [-2])
+        row, dy_row = op.Unsqueeze(a, [0]), op.Unsqueeze(dy, [rank(b) - 2])
         da = op.MatMul(dy_row, _transposed(op, b, rank(b)))
         outer = op.MatMul(op.Transpose(row, perm=[1, 0]), dy_row)
         return [op.reshape_like(op.ReduceSum(da, list(range(rank(b) - 1)), keepdims=0), a), outer]
     if rank(b) == 1:
-        column, dy_column = op.Unsqueeze(b, [1]), op.Unsqueeze(dy, [-1])
+        column, dy_column = op.Unsqueeze(b, [1]), op.Unsqueeze(dy, [rank(a) - 1])
         da = op.MatMul(dy_column, op.Transpose(column, perm=[1, 0]))
         db = op.MatMul(_transposed(op, a, rank(a)), dy_column)
         leading = list(range(rank(a) - 2))
@@ -33,13 +33,14 @@ def matmul(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
         return [da, op.Squeeze(summed, [1])]
     if rank(a) == 2 and rank(b) == 2:
         return [op.Gemm(dy, b, transB=1), op.Gemm(a, dy, transA=1)]
-    batch = (dims(node.outputs[0]) or ())[:-2]
-    da = op.MatMul(dy, _transposed(op, b, rank(b)))
     if rank(b) == 2:
         # All batches share b: one large product instead of many small ones and a sum.
-        return [da, op.Gemm(_as_matrix(op, a, -1), _as_matrix(op, dy, -1, like=node.outputs[0]), transA=1)]
+        rows, dy_rows = _as_matrix(op, a, a), _as_matrix(op, dy, node.outputs[0])
+        return [op.reshape_like(op.Gemm(dy_rows, b, transB=1), a), op.Gemm(rows, dy_rows, transA=1)]
+    da = op.MatMul(dy, _transposed(op, b, rank(b)))
     db = op.MatMul(_transposed(op, a, rank(a)), dy)
-    return [op.sum_to(da, a, batch + _matrix_dims(a)), op.sum_to(db, b, batch + _matrix_dims(b))]
+    batch = dims(node.outputs[0])
+    return [op.sum_to(dx, x, None if batch is None else batch[:-2] + _matrix_dims(x)) for x, dx in ((a, da), (b, db))]
 
 
 def _transposed(op: Builder, x: ir.Value, ndim: int) -> ir.Value:
@@ -47,13 +48,12 @@ def _transposed(op: Builder, x: ir.Value, ndim: int) -> ir.Value:
     return op.Transpose(x, perm=[*range(ndim - 2), ndim - 1, ndim - 2])
 
 
-def _as_matrix(op: Builder, x: ir.Value, axis: int, like: ir.Value | None = None) -> ir.Value:
-    """x as `[everything else, last axis]`."""
-    last = (dims(like or x) or (None,))[axis]
+def _as_matrix(op: Builder, x: ir.Value, like: ir.Value) -> ir.Value:
+    """x, which has the shape of `like`, as `[everything else, last axis]`."""
+    last = (dims(like) or (None,))[-1]
     if isinstance(last, int) and last > 0:
         return op.reshape(x, [-1, last])
-    ndim = rank(like or x)
-    return op.Flatten(x, axis=ndim - 1)
+    return op.Flatten(x, axis=rank(like) - 1)
 
 
 def _matrix_dims(x: ir.Value) -> tuple[Dim, ...]:
