@@ -59,6 +59,7 @@ class Emitter:
             self._counters: dict[str, int] = {}
             self._taken = {value.name for value in all_values(graph)} | {node.name for node in graph.all_nodes()}
         self._scope = "onward"
+        self._tokens: list[Any] = []  # one for each `with op:` that is open; they nest
 
     def __getattr__(self, op_type: str) -> Callable[..., Any]:
         if not op_type[:1].isupper():
@@ -66,11 +67,11 @@ class Emitter:
         return functools.partial(self.emit, op_type)
 
     def __enter__(self) -> Emitter:
-        self._token = _activate(self)
+        self._tokens.append(_activate(self))
         return self
 
     def __exit__(self, *_: object) -> None:
-        _current.reset(self._token)
+        _current.reset(self._tokens.pop())
 
     @contextlib.contextmanager
     def scope(self, prefix: str) -> Iterator[None]:
@@ -221,7 +222,7 @@ def _accepts(spec: onnx.defs.OpSchema, inputs: Sequence[Operand], attributes: di
     return all(
         f"tensor({_TYPE_NAMES[operand.dtype]})" in _allowed_types(spec.name, spec.since_version, index)
         for index, operand in enumerate(inputs)
-        if isinstance(operand, ir.Value) and operand.dtype in _TYPE_NAMES
+        if isinstance(operand, ir.Value) and isinstance(operand.type, ir.TensorType) and operand.dtype in _TYPE_NAMES
     )
 
 

@@ -19,7 +19,7 @@ from onward.signature import METADATA_KEY, Role, Signature
 # What `onward.training.split` calls the nodes that add gradients up.
 _ACCUMULATE = "accumulate/"
 
-UserInput = np.ndarray | onnxruntime.OrtValue | Sequence[Any] | None
+UserInput = Any  # np.ndarray | onnxruntime.OrtValue | nested lists
 
 
 class Graph:
@@ -101,7 +101,7 @@ class Graph:
             self.binding.bind_ortvalue_input(name, value)
             return
         expected = self._input_types[name]
-        array = np.ascontiguousarray(value)
+        array: np.ndarray = np.ascontiguousarray(value)
         wanted = _NUMPY_TYPES.get(expected.type)
         if wanted is not None and array.dtype != wanted:
             raise OnwardError(f"input {name!r} must be {wanted}, not {array.dtype}; convert it with .astype({wanted})")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 import onnxruntime
 
+ROW = 1024  # a buffer is a whole number of such rows, so that it can be seen as a matrix
 _ALIGNMENT = 64  # bytes: a cache line, and as wide as the widest vector instructions
 
 Layout = Mapping[str, tuple[tuple[int, ...], np.dtype]]
@@ -30,7 +31,7 @@ class FlatTensors(Mapping[str, np.ndarray]):
             self.offsets[name] = ends.get(dtype, 0)
             ends[dtype] = self.offsets[name] + -(-math.prod(shape) // step) * step
         for dtype, size in ends.items():
-            self.buffers[dtype] = _aligned_zeros(size, dtype)
+            self.buffers[dtype] = _aligned_zeros(-(-size // ROW) * ROW, dtype)
         self._views = {name: self._view(name) for name in self.layout}
         self._values: dict[str, onnxruntime.OrtValue] = {}
 
@@ -60,6 +61,21 @@ class FlatTensors(Mapping[str, np.ndarray]):
         if name not in self._values:
             self._values[name] = onnxruntime.OrtValue.ortvalue_from_numpy(self._views[name])
         return self._values[name]
+
+    def runs(self, names: Collection[str]) -> Iterator[tuple[np.dtype, int, int]]:
+        """The parts of the buffers that hold these tensors and no others: dtype, from, to; as few as possible."""
+        for dtype in self.buffers:
+            ordered = [name for name in self.layout if self.layout[name][1] == dtype]
+            start: int | None = None
+            for name in ordered:
+                if name in names:
+                    start = self.offsets[name] if start is None else start
+                    end = self.offsets[name] + math.prod(self.layout[name][0])
+                elif start is not None:
+                    yield dtype, start, end
+                    start = None
+            if start is not None:
+                yield dtype, start, end
 
     def _view(self, name: str) -> np.ndarray:
         shape, dtype = self.layout[name]

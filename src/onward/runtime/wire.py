@@ -75,7 +75,7 @@ class WireModel:
         if payload is None:
             return False
         raw = next((content for number, content, _ in _fields(memoryview(payload)) if number == _TENSOR_RAW), None)
-        return raw is not None and raw == memoryview(np.ascontiguousarray(array)).cast("B")
+        return raw is not None and raw == np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
     def freeze(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Turn graph inputs into initializers that hold these arrays."""

@@ -1,0 +1,172 @@
+"""The optimizer as graphs: kernels over flat chunks for our own runtime, and one graph over sequences for any other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx
+import onnx_ir as ir
+
+from onward.errors import OnwardError
+from onward.graph.builder import Builder
+from onward.graph.finish import finish, publish
+from onward.graph.opsets import accepted_by_runtime
+from onward.graph.upgrade import in_lowest_opset
+from onward.optim import Optimizer
+from onward.optim.groups import Group
+from onward.plan import (
+    COEFFICIENT,
+    GRAD_SCALE,
+    GRADIENT,
+    LEARNING_RATE,
+    METADATA_KEY,
+    PARAMETER,
+    SLOT,
+    STEP,
+    UPDATED,
+    Kernel,
+    SlotPlan,
+    UpdatePlan,
+)
+
+# The names that onnxruntime-training gives to the sequences of the first two slots.
+_MOMENTS = ("first_order_moments", "second_order_moments")
+
+Types = Mapping[str, tuple[ir.DataType, tuple[int, ...]]]
+
+
+def update_plan(optimizer: Optimizer, types: Types, opset: int) -> UpdatePlan:
+    """How to apply `optimizer` to parameters of these types and shapes."""
+    kernels = []
+    for group, names in optimizer.partition(types).items():
+        for dtype in sorted({types[name][0] for name in names}):
+            members = tuple(name for name in names if types[name][0] == dtype)
+            kernels.append(Kernel(members, _kernel(optimizer, group, dtype, opset).SerializeToString()))
+    dtypes = sorted({dtype for dtype, _ in types.values()})
+    return UpdatePlan(
+        optimizer=optimizer.name,
+        learning_rate=optimizer.learning_rate,
+        elementwise=optimizer.elementwise,
+        slots={name: SlotPlan(slot.initial, slot.scale) for name, slot in optimizer.slots.items()},
+        kernels=tuple(kernels),
+        norm=None if optimizer.global_norm is None else _norm_kernel(optimizer, dtypes, opset).SerializeToString(),
+    )
+
+
+def _kernel(optimizer: Optimizer, group: Group, dtype: ir.DataType, opset: int) -> onnx.ModelProto:
+    def build(model: ir.Model) -> onnx.ModelProto:
+        graph = model.graph
+        op = Builder(graph, model.opset_imports[""])
+        p, g = (_add_input(graph, name, dtype, ["n"]) for name in (PARAMETER, GRADIENT))
+        slots = {name: _add_input(graph, f"{SLOT}{name}", dtype, ["n"]) for name in optimizer.slots}
+        lr = _add_input(graph, LEARNING_RATE, ir.DataType.FLOAT, [])
+        t = _add_input(graph, STEP, ir.DataType.INT64, [])
+        scale = None if optimizer.global_norm is None else _add_input(graph, GRAD_SCALE, ir.DataType.FLOAT, [])
+        settings = {"lr_scale": group.lr_scale, "weight_decay": group.weight_decay, "grad_scale": scale}
+        updated, state = optimizer.apply(op, p, g, slots, t, lr, **settings)  # type: ignore[arg-type]
+        publish(updated, f"{PARAMETER}{UPDATED}", graph)
+        for name, value in state.items():
+            publish(value, f"{SLOT}{name}{UPDATED}", graph)
+        return finish(model)
+
+    return in_lowest_opset(_empty(opset, f"update/{optimizer.name}"), build)
+
+
+def _norm_kernel(optimizer: Optimizer, dtypes: Sequence[ir.DataType], opset: int) -> onnx.ModelProto:
+    def build(model: ir.Model) -> onnx.ModelProto:
+        graph = model.graph
+        op = Builder(graph, model.opset_imports[""])
+        # As rows: onnxruntime adds up a long row one element after the other, which loses digits.
+        gradients = [_add_input(graph, f"{GRADIENT}:{i}", dtype, ["rows", "columns"]) for i, dtype in enumerate(dtypes)]
+        assert optimizer.global_norm is not None
+        with op:
+            coefficient = optimizer.global_norm.coefficient(op, gradients)
+            publish(op.cast(coefficient, ir.DataType.FLOAT), COEFFICIENT, graph)
+        return finish(model)
+
+    return in_lowest_opset(_empty(opset, "norm"), build)
+
+
+def optimizer_model(optimizer: Optimizer, types: Types, opset: int) -> onnx.ModelProto:
+    """One graph that updates all parameters, given as sequences, in the form that onnxruntime-training's has.
+
+    Inputs: learning_rate `[1]`, step `[1]`, the sequences params and gradients, and one sequence for each slot
+    (first_order_moments, second_order_moments, then by the slot's own name). Outputs: a flag `[1]`, then the updated
+    sequences. The plan for our own runtime is in the metadata.
+    """
+    if not types:
+        raise OnwardError("an optimizer needs at least one trainable parameter; list some in requires_grad")
+
+    def build(model: ir.Model) -> onnx.ModelProto:
+        op = Builder(model.graph, model.opset_imports[""])
+        with op:
+            _update_sequences(op, optimizer, types)
+        plan = update_plan(optimizer, types, op.opset)
+        model.metadata_props[METADATA_KEY] = plan.to_json()
+        return finish(model)
+
+    return in_lowest_opset(_empty(opset, f"optimizer/{optimizer.name}"), build)
+
+
+def _update_sequences(op: Builder, optimizer: Optimizer, types: Types) -> None:
+    graph = op.graph
+    dtypes = {dtype for dtype, _ in types.values()}
+    if len(dtypes) > 1:
+        raise OnwardError(
+            f"the trainable parameters have several types ({', '.join(sorted(map(str, dtypes)))}), but a sequence of "
+            "ONNX has one; train parameters of one type"
+        )
+    dtype = dtypes.pop()
+    lr = _add_input(graph, LEARNING_RATE, ir.DataType.FLOAT, [1])
+    t = _add_input(graph, STEP, ir.DataType.INT64, [1])
+    params, gradients = (_add_sequence(graph, name, dtype) for name in ("params", "gradients"))
+    slot_names = list(optimizer.slots)
+    titles = [*_MOMENTS[: len(slot_names)], *slot_names[len(_MOMENTS) :]]
+    states = {slot: _add_sequence(graph, title, dtype) for slot, title in zip(slot_names, titles, strict=True)}
+
+    def at(sequence: ir.Value, index: int, name: str) -> ir.Value:
+        element = op.SequenceAt(sequence, op.constant(index, ir.DataType.INT64))
+        element.type, element.shape = ir.TensorType(dtype), ir.Shape(types[name][1])
+        return element
+
+    grads = [at(gradients, index, name) for index, name in enumerate(types)]
+    scale = None if optimizer.global_norm is None else optimizer.global_norm.coefficient(op, grads)
+    updated: dict[str, list[ir.Value]] = {"params": [], **{slot: [] for slot in slot_names}}
+    for index, name in enumerate(types):
+        group = optimizer.group_of(name)
+        new, state = optimizer.apply(
+            op,
+            at(params, index, name),
+            grads[index],
+            {slot: at(states[slot], index, name) for slot in slot_names},
+            t,
+            lr,
+            lr_scale=group.lr_scale,
+            weight_decay=group.weight_decay,
+            grad_scale=scale,
+        )
+        updated["params"].append(new)
+        for slot in slot_names:
+            updated[slot].append(state[slot])
+    publish(op.Identity(op.constant([True])), "updated_flag", graph)
+    for (_, values), title in zip(updated.items(), ("params", *titles), strict=True):
+        sequence = op.SequenceConstruct(*values)
+        sequence.type = ir.SequenceType(ir.TensorType(dtype))
+        publish(sequence, f"updated_{title}", graph)
+
+
+def _empty(opset: int, name: str) -> ir.Model:
+    graph = ir.Graph([], [], nodes=[], name=name, opset_imports={"": opset})
+    return ir.Model(graph, ir_version=min(10, accepted_by_runtime()[1]), producer_name="onward")
+
+
+def _add_input(graph: ir.Graph, name: str, dtype: ir.DataType, dims: Sequence[int | str]) -> ir.Value:
+    value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(dims))
+    graph.inputs.append(value)
+    return value
+
+
+def _add_sequence(graph: ir.Graph, name: str, dtype: ir.DataType) -> ir.Value:
+    value = ir.Value(name=name, type=ir.SequenceType(ir.TensorType(dtype)))
+    graph.inputs.append(value)
+    return value
