@@ -1,0 +1,113 @@
+"""Numbers that are known only when the graph runs: the learning rate, the step, and what follows from them.
+
+They are kept in double precision until they meet a tensor: 1 - 0.999^t, computed in float32, is wrong in the fourth
+digit for small t. Operations on Python numbers are done while building, and a node that was emitted once is used again,
+so that a hundred parameters share one set of coefficients.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import onnx_ir as ir
+
+from onward.graph.builder import Builder
+
+_emitted: WeakKeyDictionary[Builder, dict[tuple[Any, ...], ir.Value]] = WeakKeyDictionary()
+
+
+class Scalar:
+    """A double of rank 0 in a graph, with arithmetic: ``lr * (1 - b2**t) / 2``."""
+
+    __slots__ = ("op", "value")
+    __array_ufunc__ = None  # a numpy number on the left leaves the operation to this class
+
+    def __init__(self, op: Builder, value: ir.Value) -> None:
+        self.op = op
+        self.value = value
+
+    def __add__(self, other: Number) -> Scalar:
+        return self if _is(other, 0) else self._emit("Add", self, other)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Number) -> Scalar:
+        return self if _is(other, 0) else self._emit("Sub", self, other)
+
+    def __rsub__(self, other: float) -> Scalar:
+        return self._emit("Sub", other, self)
+
+    def __mul__(self, other: Number) -> Number:
+        if _is(other, 0):
+            return 0.0
+        return self if _is(other, 1) else self._emit("Mul", self, other)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Number) -> Scalar:
+        return self if _is(other, 1) else self._emit("Div", self, other)
+
+    def __rtruediv__(self, other: float) -> Number:
+        return 0.0 if _is(other, 0) else self._emit("Div", other, self)
+
+    def __rpow__(self, base: float) -> Scalar:
+        return self._emit("Pow", base, self)
+
+    def like(self, x: ir.Value) -> ir.Value:
+        """This number in the precision of `x`."""
+        assert x.dtype is not None
+        return self.value if x.dtype == ir.DataType.DOUBLE else _shared(self.op, "Cast", self.value, to=int(x.dtype))
+
+    def _emit(self, op_type: str, *operands: Number) -> Scalar:
+        double = ir.DataType.DOUBLE
+        values = [x.value if isinstance(x, Scalar) else self.op.constant(x, double) for x in operands]
+        return Scalar(self.op, _shared(self.op, op_type, *values))
+
+
+Number = float | Scalar
+
+
+def number(op: Builder, x: ir.Value | float) -> Number:
+    """A value of one element, of any numeric type, as a Scalar; Python numbers stay what they are."""
+    if not isinstance(x, ir.Value):
+        return float(x)
+    # Rank 0 and not [1], so that a parameter of rank 0 keeps its rank.
+    flat = x if x.shape is not None and x.shape.rank() == 0 else _shared(op, "Reshape", x, ())
+    return Scalar(op, flat if x.dtype == ir.DataType.DOUBLE else _shared(op, "Cast", flat, to=int(ir.DataType.DOUBLE)))
+
+
+def sqrt(x: Number) -> Number:
+    return x._emit("Sqrt", x) if isinstance(x, Scalar) else x**0.5
+
+
+def minimum(a: Number, b: Number) -> Number:
+    some = a if isinstance(a, Scalar) else b
+    return some._emit("Min", a, b) if isinstance(some, Scalar) else min(float(a), float(b))  # type: ignore[arg-type]
+
+
+def times(x: ir.Value, factor: Number) -> ir.Value:
+    """`factor * x`; one pass over the tensor `x`, none where the factor is known to be 1."""
+    if isinstance(factor, Scalar):
+        return x * factor.like(x)
+    return x if factor == 1 else x * factor
+
+
+def plus(x: ir.Value, term: Number) -> ir.Value:
+    """`x + term`; one pass over the tensor `x`, none where the term is known to be 0."""
+    if isinstance(term, Scalar):
+        return x + term.like(x)
+    return x if term == 0 else x + term
+
+
+def _is(x: Number, literal: float) -> bool:
+    return not isinstance(x, Scalar) and x == literal
+
+
+def _shared(op: Builder, op_type: str, *operands: Any, **attributes: Any) -> ir.Value:
+    """The output of such a node, emitted unless the builder has it already."""
+    known = _emitted.setdefault(op, {})
+    key = (op_type, operands, tuple(attributes.items()))
+    if key not in known:
+        known[key] = op.reshape(*operands) if op_type == "Reshape" else op.emit(op_type, *operands, **attributes)
+    return known[key]
