@@ -1,5 +1,6 @@
 """Checks for authors of gradient rules, losses and optimizers."""
 
+from onward.testing.optimizers import check_optimizer
 from onward.testing.rules import check_gradient, check_vjp, run_on_reference, run_on_runtime
 
-__all__ = ["check_gradient", "check_vjp", "run_on_reference", "run_on_runtime"]
+__all__ = ["check_gradient", "check_optimizer", "check_vjp", "run_on_reference", "run_on_runtime"]
