@@ -75,6 +75,12 @@ def mark_constant_nodes(model: ir.Model) -> None:
     for node in model.graph.all_nodes():
         if node.op_type == "Constant" and node.domain == "":
             node.outputs[0].meta[_WAS_CONSTANT_NODE] = True
+            attribute = node.attributes.get("value")
+            if attribute is not None and attribute.as_tensor().dtype != ir.DataType.STRING:
+                # Lifting gives the tensor a name, and onnx_ir would write that into the caller's proto.
+                tensor = attribute.as_tensor()
+                own = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=tensor.name)
+                node.attributes["value"] = ir.AttrTensor("value", own)
 
 
 def is_baked_scalar(value: ir.Value) -> bool:

@@ -1,6 +1,15 @@
 """Checks for authors of gradient rules, losses and optimizers."""
 
+from onward.testing.losses import check_loss, loss_model
 from onward.testing.optimizers import check_optimizer
 from onward.testing.rules import check_gradient, check_vjp, run_on_reference, run_on_runtime
 
-__all__ = ["check_gradient", "check_optimizer", "check_vjp", "run_on_reference", "run_on_runtime"]
+__all__ = [
+    "check_gradient",
+    "check_loss",
+    "check_optimizer",
+    "check_vjp",
+    "loss_model",
+    "run_on_reference",
+    "run_on_runtime",
+]

@@ -1,0 +1,47 @@
+"""The losses by their names, for arguments that are strings."""
+
+from __future__ import annotations
+
+from onward.errors import UnknownNameError
+from onward.losses import classification, margin, probability, regression
+from onward.losses.base import Loss
+
+_LOSSES: dict[str, Loss] = {
+    loss.__name__: loss
+    for loss in (
+        regression.mse,
+        regression.l1,
+        regression.smooth_l1,
+        regression.huber,
+        regression.poisson_nll,
+        regression.gaussian_nll,
+        classification.cross_entropy,
+        classification.soft_cross_entropy,
+        classification.nll,
+        classification.focal,
+        classification.multi_margin,
+        probability.bce,
+        probability.bce_with_logits,
+        probability.binary_focal,
+        probability.kl_div,
+        margin.hinge,
+        margin.hinge_embedding,
+        margin.soft_margin,
+        margin.cosine_embedding,
+        margin.triplet,
+    )
+}
+
+
+def get(loss: str | Loss) -> Loss:
+    """The loss of that name; a function is returned as it is."""
+    if not isinstance(loss, str):
+        return loss
+    if loss not in _LOSSES:
+        raise UnknownNameError(f"there is no loss {loss!r}; there are {', '.join(names())}, or write a function")
+    return _LOSSES[loss]
+
+
+def names() -> list[str]:
+    """The names that `get` knows."""
+    return sorted(_LOSSES)
