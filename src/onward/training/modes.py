@@ -22,10 +22,11 @@ def trains_batch_statistics(node: ir.Node, opset: int) -> bool:
     return bool(attribute(node, "training_mode", 0))
 
 
-def update_running_statistics(op: Builder) -> dict[str, str]:
+def update_running_statistics(op: Builder, *, defaults: bool = False) -> dict[str, str]:
     """Make the running statistics of training BatchNormalizations graph inputs, and their new values outputs.
 
-    Returns the name of each statistic by the name of its new value.
+    With `defaults`, the inputs keep their values as defaults. Returns the name of each statistic by that of its new
+    value.
     """
     graph = op.graph
     latest: dict[ir.Value, ir.Value] = {}
@@ -44,7 +45,10 @@ def update_running_statistics(op: Builder) -> dict[str, str]:
             latest[statistic].shape = statistic.shape
     links = {}
     for statistic, updated in latest.items():
-        to_input(statistic)
+        if defaults:
+            graph.inputs.append(statistic)
+        else:
+            to_input(statistic)
         publish(updated, f"{statistic.name}{UPDATED}", graph)
         links[f"{statistic.name}{UPDATED}"] = statistic.name or ""
     return links

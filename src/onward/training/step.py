@@ -1,0 +1,141 @@
+"""`onward.training_step`: forward, loss, backward, clipping and update in a single graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from onward.autodiff.expansion import expand_missing_rules
+from onward.autodiff.gradient import gradients_of
+from onward.errors import OnwardError
+from onward.graph.builder import Builder
+from onward.graph.finish import finish, publish
+from onward.graph.parameters import parameters as parameters_of
+from onward.graph.prepare import ModelLike, prepare
+from onward.graph.shapes import infer_shapes, static_shape
+from onward.graph.upgrade import in_lowest_opset
+from onward.losses import Loss
+from onward.optim import Optimizer
+from onward.optim import get as get_optimizer
+from onward.signature import METADATA_KEY, Role, Signature
+from onward.training.loss import attach_loss
+from onward.training.modes import UPDATED, update_running_statistics
+
+LEARNING_RATE, STEP = "learning_rate", "step"
+
+
+def training_step(
+    model: ModelLike,
+    loss: str | Loss | None,
+    optimizer: str | Optimizer = "adamw",
+    *,
+    trainable: Sequence[str] | None = None,
+    loss_inputs: Sequence[str] | None = None,
+) -> onnx.ModelProto:
+    """One training step as one model: any onnxruntime, in any language, trains with it.
+
+    Inputs: those of the model, the targets of the loss, `learning_rate` (float scalar), `step` (int64 scalar, from 1),
+    and the state: parameters, optimizer slots ``<parameter>.<slot>`` and running statistics. The state has default
+    values in the file, so that the first step needs none. Outputs: the loss, the model's outputs, and for every state
+    input ``<name>.updated``, to be fed in its place next time. The model's metadata (`onward.signature`) says so.
+
+    Args:
+        model: the forward model; None as `loss` means that its first output is the loss.
+        loss: a name of `onward.losses`, or a function ``(op, prediction, *targets)``.
+        optimizer: a name or a value of `onward.optim`.
+        trainable: names of initializers; None means all that `onward.gradient` calls trainable.
+        loss_inputs: the outputs (or other values) that the loss takes, where the model has several outputs.
+    """
+    forward = prepare(model)
+    names = list(trainable) if trainable is not None else [p.name for p in parameters_of(forward) if p.trainable]
+    if not names:
+        raise OnwardError("the model has no trainable parameter; name some in `trainable`")
+    recipe = get_optimizer(optimizer)
+    return in_lowest_opset(forward, lambda copy: _step(copy, loss, recipe, names, loss_inputs))
+
+
+def _step(
+    forward: ir.Model,
+    loss: str | Loss | None,
+    optimizer: Optimizer,
+    names: list[str],
+    loss_inputs: Sequence[str] | None,
+) -> onnx.ModelProto:
+    users = [value.name or "" for value in forward.graph.inputs]
+    loss_value, targets = attach_loss(Builder(forward.graph, forward.opset_imports[""]), loss, loss_inputs)
+    infer_shapes(forward)
+    target_names = [value.name or "" for value in targets]
+    model = expand_missing_rules(forward, names, [loss_value.name or ""])
+    graph = model.graph
+    op = Builder(graph, model.opset_imports[""])
+    outputs = {value.name or "": Role.OUTPUT if index else Role.LOSS for index, value in enumerate(graph.outputs)}
+    loss_output = graph.outputs[0]
+    assert loss_output.dtype is not None
+
+    seed = op.constant(np.ones(static_shape(loss_output) or ()), loss_output.dtype)
+    gradients = gradients_of(op, {loss_output: seed}, names)
+    rate = _add_scalar(graph, LEARNING_RATE, ir.DataType.FLOAT)
+    number = _add_scalar(graph, STEP, ir.DataType.INT64)
+    scale = None
+    if optimizer.global_norm is not None:
+        with op:
+            scale = optimizer.global_norm.coefficient(op, list(gradients.values()))
+    inputs, links = {}, {}
+    for parameter, gradient in gradients.items():
+        graph.inputs.append(parameter)
+        slots = {name: _add_slot(graph, parameter, name, slot.initial) for name, slot in optimizer.slots.items()}
+        group = optimizer.group_of(parameter.name or "")
+        updated, state = optimizer.apply(
+            op, parameter, gradient, slots, number, rate,
+            lr_scale=group.lr_scale, weight_decay=group.weight_decay, grad_scale=scale,
+        )  # fmt: skip
+        for value, new in ((parameter, updated), *((slots[slot], state[slot]) for slot in slots)):
+            name = value.name or ""
+            inputs[name] = Role.PARAMETER if value is parameter else Role.SLOT
+            links[f"{name}{UPDATED}"] = name
+            publish(new, f"{name}{UPDATED}", graph)
+        links.update({value.name or "": parameter.name or "" for value in slots.values()})
+    statistics = update_running_statistics(op, defaults=True)
+    signature = Signature(
+        "step",
+        inputs={
+            **dict.fromkeys(users, Role.INPUT),
+            **dict.fromkeys(target_names, Role.TARGET),
+            LEARNING_RATE: Role.LEARNING_RATE,
+            STEP: Role.STEP,
+            **inputs,
+            **dict.fromkeys(statistics.values(), Role.BUFFER),
+        },
+        outputs={
+            **outputs,
+            **{f"{name}{UPDATED}": role for name, role in inputs.items()},
+            **dict.fromkeys(statistics, Role.BUFFER),
+        },
+        links={**links, **statistics},
+        slots={name: slot.initial for name, slot in optimizer.slots.items()},
+    )
+    model.metadata_props[METADATA_KEY] = signature.to_json()
+    return finish(model)
+
+
+def _add_scalar(graph: ir.Graph, name: str, dtype: ir.DataType) -> ir.Value:
+    if any(value.name == name for value in graph.inputs):
+        raise OnwardError(f"the model has an input called {name!r} already, a name that the training step needs")
+    value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape([]))
+    graph.inputs.append(value)
+    return value
+
+
+def _add_slot(graph: ir.Graph, parameter: ir.Value, slot: str, initial: float) -> ir.Value:
+    """A slot of a parameter: an input with a default value."""
+    assert parameter.dtype is not None
+    name = f"{parameter.name}.{slot}"
+    array = np.full(static_shape(parameter), initial, parameter.dtype.numpy())
+    tensor = ir.tensor(array, dtype=parameter.dtype, name=name)
+    value = ir.Value(name=name, type=ir.TensorType(parameter.dtype), shape=parameter.shape, const_value=tensor)
+    graph.inputs.append(value)
+    graph.register_initializer(value)
+    return value
