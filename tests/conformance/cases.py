@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,17 @@ from onward.graph.opsets import accepted_by_runtime
 
 FLOATING = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
+# Floating-point inputs that say how many elements there are or which are taken, and have no derivative:
+# operator -> input indices.
+SETTINGS = {
+    "Dropout": (1,),  # ratio
+    "MelWeightMatrix": (3, 4),  # the band of frequencies
+    "OneHot": (0, 1),  # indices and depth may be given in floating point
+    "Range": (1,),  # limit
+    "Resize": (1, 2),  # roi and scales
+    "Upsample": (1,),  # scales
+}
+
 
 @dataclass(frozen=True)
 class Case:
@@ -30,35 +41,43 @@ class Case:
     inputs: dict[str, Any]
     outputs: dict[str, Any]
 
-    @property
-    def floating_inputs(self) -> list[str]:
-        return [value.name for value in self.model.graph.input if _is_floating(value) and value.name in self.inputs]
+    settings: frozenset[str]
 
     @property
-    def floating_outputs(self) -> list[str]:
+    def wrt(self) -> list[str]:
+        """Its floating-point inputs but for settings."""
+        floating = [value.name for value in self.model.graph.input if _is_floating(value)]
+        return [name for name in floating if name not in self.settings and self.inputs.get(name) is not None]
+
+    @property
+    def of(self) -> list[str]:
+        """Its floating-point outputs."""
         return [value.name for value in self.model.graph.output if _is_floating(value)]
-
-    @property
-    def differentiable(self) -> bool:
-        """Whether it has a floating-point input and a floating-point output."""
-        return bool(self.floating_inputs and self.floating_outputs)
 
 
 @functools.cache
 def by_operator() -> dict[str, list[Case]]:
     """All cases of the default domain that onnxruntime's opset allows, under their operator."""
     found: dict[str, list[Case]] = defaultdict(list)
-    operators: dict[str, str] = {}
+    nodes: dict[str, onnx.NodeProto] = {}
     for test in _collect():
-        nodes = test.model.graph.node
-        if "_expanded" not in test.name:
-            operators[test.name] = nodes[0].op_type if len(nodes) == 1 and nodes[0].domain == "" else ""
-        operator = operators.get(test.name.split("_expanded")[0], "")
-        model = _in_accepted_opset(test.model) if operator else None
-        if model is not None:
-            inputs, outputs = (_named(values, arrays) for values, arrays in _ends(model, test.data_sets[0]))
-            found[operator].append(Case(test.name, operator, model, inputs, outputs))
+        if "_expanded" not in test.name and len(test.model.graph.node) == 1:
+            nodes[test.name] = test.model.graph.node[0]
+        node = nodes.get(test.name.split("_expanded")[0])
+        model = _in_accepted_opset(test.model) if node is not None and node.domain == "" else None
+        if node is not None and model is not None:
+            settings = frozenset(
+                node.input[index] for index in SETTINGS.get(node.op_type, ()) if index < len(node.input)
+            )
+            given, wanted = test.data_sets[0]
+            inputs, outputs = _named(model.graph.input, given), _named(model.graph.output, wanted)
+            found[node.op_type].append(Case(test.name, node.op_type, model, inputs, outputs, settings))
     return dict(found)
+
+
+def sweep() -> dict[str, list[Case]]:
+    """The cases that have a floating-point input and a floating-point output."""
+    return {operator: [case for case in cases if case.wrt and case.of] for operator, cases in by_operator().items()}
 
 
 def _collect() -> list[TestCase]:
@@ -81,15 +100,10 @@ def _in_accepted_opset(given: onnx.ModelProto) -> onnx.ModelProto | None:
         imported.version = newest_opset
     if too_new:
         try:
-            onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
+            onnx.checker.check_model(model, full_check=True)
         except Exception:
             return None
     return model
-
-
-def _ends(model: onnx.ModelProto, data: tuple[list[Any], list[Any]]) -> Iterator[tuple[Sequence[Any], list[Any]]]:
-    yield model.graph.input, data[0]
-    yield model.graph.output, data[1]
 
 
 def _named(values: Sequence[onnx.ValueInfoProto], arrays: list[Any]) -> dict[str, Any]:

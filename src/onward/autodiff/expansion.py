@@ -11,6 +11,7 @@ from onward.autodiff import rules as _rules  # noqa: F401  registers every rule
 from onward.autodiff.registry import rule_for
 from onward.autodiff.sweep import differentiable_path
 from onward.errors import MissingRuleError
+from onward.graph.folding import fold_shape_arithmetic
 from onward.graph.functions import body_since, expand
 from onward.graph.nodes import all_values, captured_values, subgraphs
 from onward.graph.opsets import NeedsOpsetError
@@ -34,6 +35,9 @@ def expand_missing_rules(model: ir.Model, targets: Sequence[str], outputs: Seque
                 raise NeedsOpsetError(node.op_type, since)
         current = expand(current, {node.op_type for node in missing})
         infer_shapes(current)
+        # Function bodies compute with shapes, as exporters do.
+        while fold_shape_arithmetic(current):
+            infer_shapes(current)
 
 
 def _nodes_without_rule(model: ir.Model, targets: Sequence[str], outputs: Sequence[str]) -> list[ir.Node]:

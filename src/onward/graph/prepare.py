@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
 from onward.errors import InvalidModelError
+from onward.graph.folding import fold_shape_arithmetic
 from onward.graph.functions import write_defaults
 from onward.graph.opsets import require_accepted
 from onward.graph.parameters import mark_constant_nodes
@@ -21,7 +22,7 @@ ModelLike = onnx.ModelProto | ir.Model | str | os.PathLike[str]
 
 
 def prepare(model: ModelLike) -> ir.Model:
-    """A private, checked copy of `model`: functions inlined, constants as initializers, types and shapes inferred.
+    """A private, checked copy of `model`: functions inlined, constants as initializers, shapes inferred.
 
     Constants become initializers of the main graph under the name of the output they had, so that weights which an
     exporter kept in Constant nodes or in the branches of an If can be named like any other.
@@ -42,6 +43,8 @@ def prepare(model: ModelLike) -> ir.Model:
     copy.graph.sort()
     write_defaults(copy)
     infer_shapes(copy)
+    while fold_shape_arithmetic(copy):
+        infer_shapes(copy)
     return copy
 
 

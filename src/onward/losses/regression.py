@@ -14,8 +14,7 @@ from onward.losses.base import like_prediction, reduce, targets
 @targets(target=like_prediction)
 def mse(op: Builder, prediction: ir.Value, target: ir.Value, *, reduction: str = "mean") -> ir.Value:
     """(x - t)^2."""
-    difference = prediction - target
-    return reduce(op, difference * difference, reduction)
+    return reduce(op, op.Pow(prediction - target, 2.0), reduction)
 
 
 @targets(target=like_prediction)

@@ -133,7 +133,9 @@ def _add_slot(graph: ir.Graph, parameter: ir.Value, slot: str, initial: float) -
     """A slot of a parameter: an input with a default value."""
     assert parameter.dtype is not None
     name = f"{parameter.name}.{slot}"
-    array = np.full(static_shape(parameter), initial, parameter.dtype.numpy())
+    shape = static_shape(parameter)
+    assert shape is not None, "parameters are initializers, whose shape is known"
+    array = np.full(shape, initial, parameter.dtype.numpy())
     tensor = ir.tensor(array, dtype=parameter.dtype, name=name)
     value = ir.Value(name=name, type=ir.TensorType(parameter.dtype), shape=parameter.shape, const_value=tensor)
     graph.inputs.append(value)

@@ -17,6 +17,7 @@ from onward.autodiff.rules import (
     pointwise,
     pool,
     reduction,
+    resize,
     scattering,
     softmax,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "pointwise",
     "pool",
     "reduction",
+    "resize",
     "scattering",
     "softmax",
 ]

@@ -45,11 +45,11 @@ def pow_(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
     else:
         exponent = op.cast(b, a.dtype)
         # Where the exponent is 0 the slope is 0, also at a = 0, where a^(-1) would be infinite.
-        lowered = op.Where(op.Equal(exponent, 0), 0, exponent - 1)
+        lowered = op.Where(op.cast(exponent, ir.DataType.BOOL), exponent - 1, 0)
         da = dy * (exponent * op.Pow(a, lowered))
     if not is_floating(b):
         return [da, None]
-    log = op.Log(op.Where(op.Equal(a, 0), 1, a))
+    log = op.Log(op.Where(op.cast(a, ir.DataType.BOOL), a, 1))
     return [da, op.cast(dy * y * log, b.dtype)]
 
 

@@ -165,10 +165,15 @@ def group_normalization(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
     wide, dy = op.Reshape(_wide(op, x), shape), op.Reshape(_wide(op, dy), shape)
     slope = op.Reshape(op.cast(scale, wide.dtype), [count, -1, 1])
     groups = _groups(op, node, wide, [2, 3])
-    xhat = groups.center * groups.inv
-    dx = op.reshape_like(_normalized(op, dy * slope, xhat, groups.inv, groups.axes), x)
-    totals = [op.ReduceSum(total, [0, 3], keepdims=0) for total in (dy * xhat, dy)]
-    return _in_types_of(op, node, dx, *(op.Reshape(total, [-1]) for total in totals))
+    number = _count(op, x, range(1, rank(x)), wide.dtype) / count
+    # Sums over each channel give the cotangents of scale and bias, and their weighted sums the means over a group.
+    sum_dy = op.ReduceSum(dy, [3], keepdims=1)
+    sum_dy_xhat = op.ReduceSum(dy * groups.center, [3], keepdims=1) * groups.inv
+    mean, mean_xhat = (op.ReduceSum(sums * slope, [2], keepdims=1) / number for sums in (sum_dy, sum_dy_xhat))
+    constant = groups.inv * mean
+    dx = dy * (slope * groups.inv) - (groups.center * (groups.inv * groups.inv * mean_xhat) + constant)
+    dscale, dbias = (op.Reshape(op.ReduceSum(sums, [0]), [-1]) for sums in (sum_dy_xhat, sum_dy))
+    return _in_types_of(op, node, op.reshape_like(dx, x), dscale, dbias)
 
 
 def _normalized(op: Builder, dxhat: ir.Value, xhat: ir.Value, inv: ir.Value, axes: list[int]) -> ir.Value:
