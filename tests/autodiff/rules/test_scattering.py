@@ -2,7 +2,10 @@
 
 import numpy as np
 import pytest
+import torch
+from onnx import TensorProto, helper
 
+import onward
 from onward.testing import check_vjp, run_on_runtime
 
 
@@ -70,10 +73,36 @@ def test_products_with_zeros(op_type):
 
 @pytest.mark.parametrize("op_type", ["ScatterElements", "ScatterND"])
 @pytest.mark.parametrize("reduction", ["max", "min"])
-def test_ties_share_evenly(op_type, reduction):
-    """At a tie central differences see half of the slope to each side, so of three equal elements they say 1/2 each."""
-    data, updates = np.array([1.0, 5.0, 2.0]), np.array([1.0, 7.0, -7.0])
-    indices = np.array([0, 1, 2])
+def test_two_that_tie_get_half_each(op_type, reduction):
+    """Which is what central differences see."""
+    data, updates, indices = np.array([1.0, 5.0, 2.0]), np.array([1.0, 7.0, -7.0]), np.array([0, 1, 2])
     if op_type == "ScatterND":
         indices = indices[:, None]
     check_vjp(op_type, [data, indices, updates], opset=18, second_order=False, reduction=reduction)
+
+
+@pytest.mark.parametrize("reduction", ["max", "min"])
+def test_three_that_tie_get_a_third_each(reduction):
+    """As in torch's scatter_reduce; differences cannot tell."""
+    data = torch.tensor([1.0, 4.0], requires_grad=True)
+    updates = torch.tensor([1.0, 1.0, 4.0], requires_grad=True)
+    indices, dy = torch.tensor([0, 0, 1]), torch.tensor([3.0, 5.0])
+    data.scatter_reduce(0, indices, updates, f"a{reduction}").backward(dy)
+
+    values = [
+        helper.make_tensor_value_info("data", TensorProto.FLOAT, [2]),
+        helper.make_tensor_value_info("indices", TensorProto.INT64, [3]),
+        helper.make_tensor_value_info("updates", TensorProto.FLOAT, [3]),
+    ]
+    node = helper.make_node("ScatterElements", ["data", "indices", "updates"], ["y"], reduction=reduction)
+    graph = helper.make_graph([node], "tie", values, [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    feeds = {"data": data, "indices": indices, "updates": updates, "y_grad": dy}
+    results = run_on_runtime(
+        onward.gradient(model, wrt=["data", "updates"]),
+        {name: value.detach().numpy() for name, value in feeds.items()},
+    )
+    assert data.grad is not None
+    assert updates.grad is not None
+    np.testing.assert_allclose(results["data_grad"], data.grad.numpy(), rtol=1e-6)
+    np.testing.assert_allclose(results["updates_grad"], updates.grad.numpy(), rtol=1e-6)
