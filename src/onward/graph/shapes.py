@@ -77,8 +77,7 @@ def infer_shapes(model: ir.Model) -> None:
                 # The checker wants graph outputs to have a type.
                 output.type, output.shape = (output.type if output.is_graph_output() else None), None
     try:
-        proto = _inferable(skeleton(model))
-        proto = onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
+        proto = _infer(_inferable(skeleton(model)))
     except Exception as error:
         for value, (value_type, shape) in annotations.items():
             value.type, value.shape = value_type, shape
@@ -93,6 +92,17 @@ def infer_shapes(model: ir.Model) -> None:
             if value in annotations:
                 annotated_type, annotated_shape = annotations[value]
                 _learn(value, annotated_type, _without_placeholders(annotated_shape))
+
+
+def _infer(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """onnx's inference, which also follows the values of integers through nodes that compute shapes."""
+    try:
+        return onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
+    except onnx.shape_inference.InferenceError:
+        # It takes integers of any rank for vectors and refuses the outer difference of two ranges, which masks are
+        # made of. When nothing else is wrong, the nodes that it can follow are enough.
+        onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True)
+        return onnx.shape_inference.infer_shapes(proto, check_type=True, data_prop=True)
 
 
 def _inferable(proto: onnx.ModelProto) -> onnx.ModelProto:

@@ -1,0 +1,45 @@
+"""Which operators can be differentiated, and how."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Literal
+
+import onnx
+import onnx_ir as ir
+
+from onward.autodiff import rules as _rules  # noqa: F401  registers every rule
+from onward.autodiff.registry import nondifferentiable_operators, operators_with_rules
+from onward.graph.functions import body_since
+from onward.graph.opsets import accepted_by_runtime
+
+# rule: there is a gradient rule. function: expanded by the function body of the standard, which is differentiated.
+# constant: no derivative flows through it, because it is declared so or because no output is floating point.
+# missing: a derivative exists in principle, and nobody has written it yet.
+Way = Literal["rule", "function", "constant", "missing"]
+
+_FLOATING = frozenset(f"tensor({name})" for name in ("float", "double", "float16", "bfloat16"))
+
+
+def coverage(opset: int | None = None) -> dict[str, Way]:
+    """How each operator of ai.onnx up to `opset` (default: the newest that onnxruntime accepts) is differentiated."""
+    newest = accepted_by_runtime()[0] if opset is None else opset
+    versions: dict[str, list[onnx.defs.OpSchema]] = defaultdict(list)
+    for spec in onnx.defs.get_all_schemas_with_history():
+        if spec.domain == "" and spec.since_version <= newest:
+            versions[spec.name].append(spec)
+    return {name: _way(max(specs, key=lambda spec: spec.since_version)) for name, specs in sorted(versions.items())}
+
+
+def _way(spec: onnx.defs.OpSchema) -> Way:
+    key = ("", spec.name)
+    if key in operators_with_rules():
+        return "rule"
+    if key in nondifferentiable_operators() or not any(_may_be_floating(output.types) for output in spec.outputs):
+        return "constant"
+    return "missing" if body_since(ir.node(spec.name, []), spec.since_version) is None else "function"
+
+
+def _may_be_floating(types: set[str]) -> bool:
+    """Tensors, and sequences and optionals of them."""
+    return any(kind in given for given in types for kind in _FLOATING)
