@@ -134,6 +134,19 @@ def test_an_inner_value_is_not_an_output() -> None:
         onward.gradient(forward, wrt=["x"], of="h")
 
 
+def test_a_computed_value_of_a_branch_has_no_gradient() -> None:
+    forward = model(
+        """branch (bool flag, float[2] x) => (float[2] y) {
+            y = If (flag) <
+                then_branch = yes () => (float[2] a) { h = Exp(x) a = Neg(h) },
+                else_branch = no () => (float[2] b) { b = Neg(x) }
+            >
+        }"""
+    )
+    with pytest.raises(UnknownNameError, match=literally("`wrt` names 'h'", "it has 'x'")):
+        onward.gradient(forward, wrt=["h"])
+
+
 def test_many_known_names_are_abridged() -> None:
     forward = small()
     forward.graph.initializer.extend(numpy_helper.from_array(np.ones(2, np.float32), f"w{i}") for i in range(30))

@@ -154,6 +154,16 @@ def test_wrt_names_a_weight_inside_a_branch() -> None:
     close(run(result, flag=np.array(False), x=x, y_grad=dy)["v_grad"], [0, 0])
 
 
+def test_wrt_names_an_inner_value() -> None:
+    close(run(onward.gradient(linear(), wrt=["z"]), x=X)["z_grad"], dz())
+
+
+def test_wrt_and_of_are_read_once() -> None:
+    result = onward.gradient(linear(), wrt=(name for name in ("b", "w")), of=(name for name in ("loss", "z")))
+    assert outputs_of(result) == ["loss", "z", "b_grad", "w_grad"]
+    assert inputs_of(result) == ["x", "z_grad"]
+
+
 def test_wrt_empty_leaves_the_model_as_it_is() -> None:
     assert outputs_of(onward.gradient(linear(), wrt=[])) == ["loss", "z"]
 
@@ -587,6 +597,21 @@ def test_initializers_of_old_files_are_inputs_too() -> None:
     result = onward.gradient(forward)
     assert inputs_of(result) == ["x"]
     close(run(result, x=X)["w_grad"], X.T @ dz())
+
+
+def test_the_long_name_of_the_default_domain() -> None:
+    forward = linear()
+    forward.opset_import[0].domain = "ai.onnx"
+    close(run(onward.gradient(forward), x=X)["w_grad"], X.T @ dz())
+
+
+def test_a_model_of_another_domain_only() -> None:
+    """It need not import the default domain, which the gradient does."""
+    text = """<ir_version: 8, opset_import: ["ai.onnx.ml" : 3]>
+    scaled (float[2] x, float[2] z) => (float[2] y, float[2] z) { y = ai.onnx.ml.Normalizer(x) }"""
+    result = onward.gradient(onnx.parser.parse_model(text), wrt=["z"], of="z")
+    onnx.checker.check_model(result, full_check=True)
+    assert outputs_of(result) == ["y", "z", "z_grad"]
 
 
 def test_model_local_functions_are_inlined() -> None:

@@ -34,8 +34,8 @@ def gradient(
     Args:
         model: a ModelProto, an onnx_ir.Model, or the path of an .onnx file (external data and files above 2 GB too;
             where the weights of the result pass 2 GB, it refers to the same external files: save it beside them).
-        wrt: names of initializers, Constant outputs or graph inputs; None means every trainable parameter (how those
-            are told from other constants is written in `onward.graph.parameters`).
+        wrt: names of initializers, Constant outputs or graph inputs (or any other value outside of subgraphs); None
+            means every trainable parameter (how those are told from constants: see `onward.graph.parameters`).
         of: the output to differentiate, or a list of them; None means the first output. An output of one element is
             differentiated as it is. For any other, its cotangent becomes a new graph input ``<output>_grad``.
         parameters: "initializers" leaves the differentiated parameters in the model; "inputs" makes them graph inputs.
@@ -90,9 +90,11 @@ def _target_names(model: ir.Model, wrt: Sequence[str] | None) -> list[str]:
                 "respect to; name graph inputs or initializers in `wrt`"
             )
         return names
-    if isinstance(wrt, str):
-        wrt = [wrt]
-    values = {value.name: value for value in all_values(model.graph) if value.name}
+    wrt = [wrt] if isinstance(wrt, str) else list(wrt)
+    # Constants of subgraphs are in the main graph by now; what else is inside a subgraph has no one value.
+    inner = [output for node in model.graph for output in node.outputs]
+    known = (*model.graph.inputs, *model.graph.initializers.values(), *inner)
+    values = {value.name: value for value in known if value.name}
     unknown = [name for name in wrt if name not in values]
     if unknown:
         raise UnknownNameError(_unknown_names("wrt", unknown, _candidates(model)))

@@ -12,7 +12,7 @@ from onnx_ir.passes import common as passes
 from onward.errors import InvalidModelError
 from onward.graph.folding import fold_shape_arithmetic
 from onward.graph.functions import write_defaults
-from onward.graph.opsets import require_accepted
+from onward.graph.opsets import accepted_by_runtime, require_accepted
 from onward.graph.parameters import mark_constant_nodes
 from onward.graph.shapes import infer_shapes
 from onward.graph.skeleton import LARGEST_KEPT, skeleton
@@ -29,7 +29,8 @@ def prepare(model: ModelLike) -> ir.Model:
     """
     copy = load(model)
     read_small_weights(copy)
-    require_accepted(copy.opset_imports.get("", 1))
+    import_default_domain(copy)
+    require_accepted(copy.opset_imports[""])
     replace_deprecated(copy)
     check(copy)
     passes.InlinePass()(copy)
@@ -90,6 +91,15 @@ def read_small_weights(model: ir.Model) -> None:
                 )
             if graph is not model.graph or tensor.nbytes <= LARGEST_KEPT:
                 (value.const_value,) = ir.external_data.convert_tensors_from_external([tensor])
+
+
+def import_default_domain(model: ir.Model) -> None:
+    """`ai.onnx` is another name of the default domain; a model that uses none of its operators need not import it."""
+    for imports in (model.opset_imports, *(function.opset_imports for function in model.functions.values())):
+        version = imports.pop("ai.onnx", None)
+        if version is not None:
+            imports[""] = version
+    model.opset_imports.setdefault("", accepted_by_runtime()[0])
 
 
 def check(model: ir.Model) -> None:
