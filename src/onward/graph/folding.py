@@ -1,0 +1,126 @@
+"""Compute the arithmetic on shapes that exporters leave in a file, so that inference sees through it.
+
+A branch that such arithmetic decides takes the place of its If: the older torch exporter asks in this way for the rank
+of a tensor or for a dimension of 1.
+
+Only integer and boolean results are stored. They cannot come from a weight: the leaves are integers, known shapes and
+scalars that an exporter baked in, so training never changes them, and no parameter is ever folded away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+from onnx.reference import ReferenceEvaluator
+
+from onward.graph.nodes import attribute, constant_of
+from onward.graph.parameters import is_baked_scalar
+from onward.graph.shapes import is_floating, static_shape, static_size
+
+_FOLDABLE = frozenset(
+    """Abs Add And Cast Ceil Clip Concat ConstantOfShape Div Equal Expand Flatten Floor Gather GatherElements GatherND
+    Greater GreaterOrEqual Identity Less LessOrEqual Max Min Mod Mul Neg NonZero Not Or Pow Range ReduceMax ReduceMin
+    ReduceProd ReduceSum Reshape Round ScatterElements ScatterND Shape Size Slice Split Sqrt Squeeze Sub Sum Tile
+    Transpose Unsqueeze Where Xor""".split()
+)
+# Their result can be much larger than what they are computed from.
+_GROWING = frozenset({"ConstantOfShape", "Expand", "Range", "Tile"})
+_LARGEST = 1024  # elements; shapes, axes, pads and splits are far smaller, masks and tables are not worth storing
+
+
+def fold_shape_arithmetic(model: ir.Model) -> bool:
+    """Replace integers that are known by initializers of the same name, in place; whether there were any."""
+    opset, graph = model.opset_imports.get("", 1), model.graph
+    computed: dict[ir.Value, np.ndarray] = {}
+    changed = False
+    for node in list(graph):
+        if node.op_type == "If" and node.domain == "":
+            changed = _inline_decided(node, computed, graph) or changed
+            continue
+        results = _evaluate(node, opset, computed)
+        if results is None:
+            continue
+        computed.update(zip(node.outputs, results, strict=True))
+        if not any(is_floating(output) or output.is_graph_output() for output in node.outputs):
+            for output in node.outputs:
+                _replace(output, computed[output], graph)
+            graph.remove(node, safe=True)
+            changed = True
+    return changed
+
+
+def _evaluate(node: ir.Node, opset: int, computed: dict[ir.Value, np.ndarray]) -> Sequence[np.ndarray] | None:
+    if node.domain != "" or node.op_type not in _FOLDABLE or any(output.dtype is None for output in node.outputs):
+        return None
+    if node.op_type in ("Shape", "Size"):
+        return _shape_or_size(node)
+    if node.op_type in _GROWING and (static_size(node.outputs[0]) or _LARGEST + 1) > _LARGEST:
+        return None
+    arrays = [None if x is None else computed.get(x, _leaf(x)) for x in node.inputs]
+    if any(x is not None and array is None for x, array in zip(node.inputs, arrays, strict=True)):
+        return None
+    if node.op_type == "Div" and any(array is not None and np.any(array < 0) for array in arrays):
+        return None  # the standard truncates a negative quotient, the evaluator rounds it down
+    feeds = {x.name or "": array for x, array in zip(node.inputs, arrays, strict=True) if x is not None}
+    try:
+        results = ReferenceEvaluator(ir.to_proto(node), opsets={"": opset}).run(None, feeds)
+    except Exception:
+        return None  # not computable here; the node stays, and whoever runs the model decides
+    arrays_out = [np.asarray(result) for result in results]
+    pairs = zip(node.outputs, arrays_out, strict=True)
+    fits = all(output.dtype.numpy() == array.dtype and array.size <= _LARGEST for output, array in pairs)  # type: ignore[union-attr]
+    return arrays_out if fits else None
+
+
+def _shape_or_size(node: ir.Node) -> list[np.ndarray] | None:
+    shape = None if node.inputs[0] is None else static_shape(node.inputs[0])
+    if shape is None:
+        return None
+    if node.op_type == "Size":
+        return [np.array(np.prod(shape, dtype=np.int64))]
+    return [np.array(shape[attribute(node, "start", 0) : attribute(node, "end", len(shape))], np.int64)]
+
+
+def _leaf(value: ir.Value) -> np.ndarray | None:
+    if is_floating(value) and not is_baked_scalar(value):
+        return None
+    if (static_size(value) or 0) > _LARGEST:
+        return None
+    return constant_of(value)
+
+
+def _inline_decided(node: ir.Node, computed: dict[ir.Value, np.ndarray], graph: ir.Graph) -> bool:
+    condition = node.inputs[0]
+    assert condition is not None
+    decided = computed.get(condition, _leaf(condition))
+    if decided is None:
+        return False
+    branch = node.attributes["then_branch" if decided.all() else "else_branch"].as_graph()
+    inner_nodes = list(branch)
+    branch.remove(inner_nodes)
+    # Two branches may use a name for different values; in one graph it has to be unique.
+    for value in (value for inner in inner_nodes for value in inner.outputs):
+        value.name = f"{node.outputs[0].name}/{value.name}"
+    graph.insert_before(node, inner_nodes)
+    for output, inner in zip(node.outputs, list(branch.outputs), strict=True):
+        if output.is_graph_output():
+            identity = ir.node("Identity", [inner], name=f"{output.name}/Identity")
+            graph.insert_before(node, identity)
+            name, inner = output.name, identity.outputs[0]
+            output.name = None
+            inner.name, inner.type, inner.shape = name, output.type, output.shape
+        output.replace_all_uses_with(inner, replace_graph_outputs=True)
+    branch.outputs.clear()
+    graph.remove(node, safe=True)
+    return True
+
+
+def _replace(output: ir.Value, array: np.ndarray, graph: ir.Graph) -> None:
+    tensor = ir.tensor(array, dtype=output.dtype, name=output.name)
+    shape = ir.Shape(array.shape)
+    constant = ir.Value(name=output.name, type=output.type, shape=shape, const_value=tensor)
+    output.replace_all_uses_with(constant)
+    output.name = None
+    graph.register_initializer(constant)
