@@ -14,6 +14,7 @@ from onward.graph.folding import fold_shape_arithmetic
 from onward.graph.functions import write_defaults
 from onward.graph.opsets import accepted_by_runtime, require_accepted
 from onward.graph.parameters import mark_constant_nodes
+from onward.graph.sequences import resolve_sequences
 from onward.graph.shapes import infer_shapes
 from onward.graph.skeleton import LARGEST_KEPT, skeleton
 from onward.graph.upgrade import replace_deprecated
@@ -44,9 +45,17 @@ def prepare(model: ModelLike) -> ir.Model:
     copy.graph.sort()
     write_defaults(copy)
     infer_shapes(copy)
-    while fold_shape_arithmetic(copy):
-        infer_shapes(copy)
+    simplify(copy)
     return copy
+
+
+def simplify(model: ir.Model) -> None:
+    """Compute what is known before any data: arithmetic on shapes, decided branches, sequences of known length."""
+    while fold_shape_arithmetic(model):
+        infer_shapes(model)
+    if resolve_sequences(model):
+        infer_shapes(model)
+        simplify(model)
 
 
 def load(model: ModelLike) -> ir.Model:

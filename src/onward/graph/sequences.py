@@ -1,0 +1,138 @@
+"""Replace sequences of known length by the tensors in them: exporters write chunk, split and stack with sequences."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from onward.graph.nodes import attribute, constant_of, input_at
+from onward.graph.shapes import dims
+
+Contents = dict[ir.Value, list[ir.Value]]
+
+
+def resolve_sequences(model: ir.Model) -> bool:
+    """Turn SplitToSequence into Split, ConcatFromSequence into Concat and SequenceAt into the element, in place.
+
+    Whether anything changed. Sequences that are inputs, outputs or carried through loops stay as they are.
+    """
+    graph, opset = model.graph, model.opset_imports.get("", 1)
+    contents: Contents = {}
+    changed = False
+    for node in list(graph):
+        if node.domain != "" or any(output.is_graph_output() for output in node.outputs):
+            continue
+        elements = _elements(node, contents, graph, opset)
+        if elements is not None:
+            contents[node.outputs[0]] = elements
+            continue
+        result = _result(node, contents, graph)
+        if result is not None:
+            node.outputs[0].replace_all_uses_with(result)
+            graph.remove(node, safe=True)
+            changed = True
+    for sequence in reversed(contents):
+        producer = sequence.producer()
+        if producer is not None and not sequence.uses():
+            graph.remove(producer, safe=True)
+    return changed
+
+
+def _elements(node: ir.Node, contents: Contents, graph: ir.Graph, opset: int) -> list[ir.Value] | None:
+    """What is in the sequence that a node makes, None where that is not known or it makes none."""
+    if node.op_type == "SequenceEmpty":
+        return []
+    if node.op_type == "SequenceConstruct":
+        return [x for x in node.inputs if x is not None]
+    if node.op_type == "SplitToSequence":
+        return _parts(node, graph, opset)
+    if node.op_type not in ("Identity", "SequenceInsert", "SequenceErase") or node.inputs[0] not in contents:
+        return None
+    elements = list(contents[node.inputs[0]])
+    if node.op_type == "SequenceInsert":
+        position = _position(input_at(node, 2), len(elements))
+        if position is None or node.inputs[1] is None:
+            return None
+        elements.insert(position, node.inputs[1])
+    elif node.op_type == "SequenceErase":
+        position = _position(input_at(node, 1), len(elements) - 1)
+        if position is None:
+            return None
+        del elements[position]
+    return elements
+
+
+def _result(node: ir.Node, contents: Contents, graph: ir.Graph) -> ir.Value | None:
+    """The tensor that a node takes out of a sequence."""
+    sequence = input_at(node, 0)
+    if sequence not in contents:
+        return None
+    elements = contents[sequence]
+    if node.op_type == "SequenceAt":
+        position = _position(node.inputs[1], len(elements))
+        return None if position is None else elements[position]
+    if node.op_type != "ConcatFromSequence" or not elements:
+        return None
+    axis = attribute(node, "axis", 0)
+    if attribute(node, "new_axis", 0):
+        elements = [_unsqueezed(node, index, x, axis, graph) for index, x in enumerate(elements)]
+    return _emit(graph, node, "Concat", elements, [f"{node.outputs[0].name}/joined"], axis=axis)[0]
+
+
+def _parts(node: ir.Node, graph: ir.Graph, opset: int) -> list[ir.Value] | None:
+    """The outputs of a Split with the sizes of a SplitToSequence."""
+    x, name = node.inputs[0], node.outputs[0].name
+    if x is None or opset < 13:
+        return None
+    axis = attribute(node, "axis", 0)
+    known = dims(x)
+    size = None if known is None else known[axis]
+    split = input_at(node, 1)
+    sizes = constant_of(split)
+    if split is None or (sizes is not None and sizes.ndim == 0):
+        if not isinstance(size, int):
+            return None
+        step = 1 if sizes is None else int(sizes)
+        sizes = np.array([min(step, size - start) for start in range(0, size, step)], np.int64)
+    if sizes is None:
+        return None
+    lengths = _constant(f"{name}/sizes", sizes, graph)
+    parts = _emit(graph, node, "Split", [x, lengths], [f"{name}/{index}" for index in range(len(sizes))], axis=axis)
+    if split is None and not attribute(node, "keepdims", 1):
+        axes = _constant(f"{name}/axes", np.array([axis]), graph)
+        return [_emit(graph, node, "Squeeze", [part, axes], [f"{part.name}/squeezed"])[0] for part in parts]
+    return parts
+
+
+def _unsqueezed(node: ir.Node, index: int, x: ir.Value, axis: int, graph: ir.Graph) -> ir.Value:
+    name = f"{node.outputs[0].name}/{index}"
+    return _emit(graph, node, "Unsqueeze", [x, _constant(f"{name}/axes", np.array([axis]), graph)], [name])[0]
+
+
+def _position(value: ir.Value | None, default: int) -> int | None:
+    if value is None:
+        return default
+    known = constant_of(value)
+    return None if known is None else int(known)
+
+
+def _emit(
+    graph: ir.Graph, place: ir.Node, op_type: str, inputs: list[ir.Value], names: list[str], **attributes: int
+) -> list[ir.Value]:
+    """A node just before `place`; `names` are those of its outputs."""
+    node = ir.node(op_type, inputs, attributes, num_outputs=len(names), name=names[0])
+    for output, name in zip(node.outputs, names, strict=True):
+        output.name = name
+    graph.insert_before(place, node)
+    return list(node.outputs)
+
+
+def _constant(name: str, array: np.ndarray, graph: ir.Graph) -> ir.Value:
+    constant = ir.Value(
+        name=name,
+        type=ir.TensorType(ir.DataType.INT64),
+        shape=ir.Shape(array.shape),
+        const_value=ir.tensor(array.astype(np.int64), name=name),
+    )
+    graph.register_initializer(constant)
+    return constant
