@@ -6,6 +6,7 @@ evaluator, the same for second derivatives, then float32 on onnxruntime with sta
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -158,13 +159,19 @@ def run_on_reference(model: onnx.ModelProto, feeds: Feeds) -> dict[str, np.ndarr
 
 def run_on_runtime(model: onnx.ModelProto, feeds: Feeds) -> dict[str, np.ndarray]:
     """Run a model on onnxruntime's CPU provider."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = _session(model.SerializeToString())
     names = [output.name for output in session.get_outputs()]
     needed = {value.name for value in session.get_inputs()}
     results = session.run(None, {k: v for k, v in feeds.items() if k in needed})
     return dict(zip(names, results, strict=True))
+
+
+# Differences run one model many times, and making a session takes far longer than running a small one.
+@functools.lru_cache(maxsize=4)
+def _session(model: bytes) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 def _single_node_model(
