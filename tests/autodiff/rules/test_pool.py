@@ -157,6 +157,13 @@ def test_max_unpool():
     check_vjp("MaxUnpool", [x, indices], kernel_shape=[2, 2], strides=[2, 2])
 
 
+def test_max_unpool_to_a_given_shape():
+    """As onnxruntime has it, which counts the indices in that shape; it has MaxUnpool for float only."""
+    inputs = [distinct(1, 1, 2, 2), np.array([[[[5, 7], [13, 15]]]]), np.array([1, 1, 5, 5])]
+    options = {"dtype": np.float32, "run": run_on_runtime, "second_order": False, "tolerance": 1e-3}
+    check_vjp("MaxUnpool", inputs, constants=[2], kernel_shape=[2, 2], strides=[2, 2], **options)
+
+
 TORCH = {
     "MaxPool": (
         lambda x: torch.nn.functional.max_pool2d(x, 3, 2, 1, ceil_mode=True),

@@ -40,7 +40,11 @@ def max_pool(op: Builder, node: ir.Node, dy: ir.Value, _: None = None) -> Row:
 
 @vjp("MaxUnpool")
 def max_unpool(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
-    """The inverse of MaxPool: y[indices] = x, so dx = dy[indices]."""
+    """The inverse of MaxPool: y[indices] = x, so dx = dy[indices].
+
+    With output_shape the standard counts indices in the shape before it was enlarged; we follow onnxruntime, which
+    counts them in output_shape.
+    """
     x, indices = node.inputs[:2]
     return [op.reshape_like(op.Gather(op.Reshape(dy, [-1]), op.Reshape(indices, [-1]), axis=0), x)]
 
