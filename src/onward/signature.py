@@ -35,8 +35,8 @@ class Role(str, Enum):
 class Signature:
     """Roles of all inputs and outputs of a graph.
 
-    `links` says what a value belongs to: the parameter of a gradient or of a slot, and for every output that is the next
-    value of a state, the input that it replaces in the next step.
+    `links` says what a value belongs to: the parameter of a gradient or of a slot, and for every output that is the
+    next value of a state, the input that it replaces in the next step.
     """
 
     kind: str
