@@ -31,7 +31,7 @@ SETTINGS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Case:
     """A model of one node (or of its function body, in cases called `_expanded`), inputs, and expected outputs."""
 

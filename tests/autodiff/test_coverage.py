@@ -1,0 +1,24 @@
+"""How each operator is differentiated."""
+
+from __future__ import annotations
+
+from onward.autodiff.coverage import coverage
+from onward.autodiff.registry import nondifferentiable_operators, operators_with_rules
+
+
+def test_one_operator_of_each_way() -> None:
+    ways = coverage()
+    assert ways["Conv"] == "rule"
+    assert ways["CenterCropPad"] == "function"
+    assert ways["Floor"] == "constant", "declared"
+    assert ways["ConvInteger"] == "constant", "its output is an integer"
+
+
+def test_only_operators_of_the_opset_asked_for() -> None:
+    assert "Gelu" not in coverage(19)
+    assert "Gelu" in coverage(20)
+    assert "Upsample" in coverage(20), "deprecated ones stay"
+
+
+def test_no_operator_is_declared_twice() -> None:
+    assert not operators_with_rules() & nondifferentiable_operators()
