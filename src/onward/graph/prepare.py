@@ -17,7 +17,7 @@ from onward.graph.parameters import mark_constant_nodes
 from onward.graph.sequences import resolve_sequences
 from onward.graph.shapes import infer_shapes
 from onward.graph.skeleton import LARGEST_KEPT, skeleton
-from onward.graph.upgrade import replace_deprecated
+from onward.graph.upgrade import OLDEST, replace_deprecated, upgrade
 
 ModelLike = onnx.ModelProto | ir.Model | str | os.PathLike[str]
 
@@ -46,6 +46,9 @@ def prepare(model: ModelLike) -> ir.Model:
     write_defaults(copy)
     infer_shapes(copy)
     simplify(copy)
+    if OLDEST <= copy.opset_imports.get("", 1) < 14 and any(_loses_rank(node) for node in copy.graph):
+        copy = upgrade(copy, 14)
+        simplify(copy)
     return copy
 
 
@@ -56,6 +59,11 @@ def simplify(model: ir.Model) -> None:
     if resolve_sequences(model):
         infer_shapes(model)
         simplify(model)
+
+
+def _loses_rank(node: ir.Node) -> bool:
+    """onnx follows computed shapes into Reshape only from opset 14 on; older models that have them are moved there."""
+    return node.op_type == "Reshape" and node.domain == "" and node.outputs[0].shape is None
 
 
 def load(model: ModelLike) -> ir.Model:
