@@ -44,6 +44,7 @@ class Signature:
     outputs: dict[str, Role]
     links: dict[str, str] = field(default_factory=dict)
     slots: dict[str, float] = field(default_factory=dict)  # initial value of each kind of slot
+    parameters: list[str] = field(default_factory=list)  # all of the checkpoint, frozen ones too, in the model's order
 
     def input_names(self, *roles: Role) -> list[str]:
         return [name for name, role in self.inputs.items() if role in roles]
@@ -60,6 +61,7 @@ class Signature:
                 "outputs": {name: role.value for name, role in self.outputs.items()},
                 "links": self.links,
                 "slots": self.slots,
+                "parameters": self.parameters,
             }
         )
 
@@ -72,4 +74,5 @@ class Signature:
             outputs={name: Role(role) for name, role in content["outputs"].items()},
             links=content["links"],
             slots=content["slots"],
+            parameters=content.get("parameters", []),
         )

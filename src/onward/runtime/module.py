@@ -1,120 +1,30 @@
-"""Runs the training and the evaluation graph over the tensors of a state, in place and without copies."""
+"""Forward and backward passes over a state, in place and without copies."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime
 
 from onward.errors import OnwardError
-from onward.runtime import wire
-from onward.runtime.session import open_session, providers_for
+from onward.runtime.device import choose
+from onward.runtime.export import export_for_inference
+from onward.runtime.graph import Graph, Output, UserInput, as_value, gradient_name, is_value
 from onward.runtime.state import State
-from onward.signature import METADATA_KEY, Role, Signature
+from onward.runtime.tensors import FlatTensors, value_of
+from onward.signature import Role
 
-# What `onward.training.split` calls the nodes that add gradients up.
-_ACCUMULATE = "accumulate/"
+_NOMINAL = "The state is nominal: it has no values. Please load the model parameters first."
 
-UserInput = Any  # np.ndarray | onnxruntime.OrtValue | nested lists
-
-
-class Graph:
-    """A session over one model file, with the state's tensors bound to it once."""
-
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        state: State,
-        options: onnxruntime.SessionOptions | None,
-        providers: list[Any],
-    ) -> None:
-        self.path = Path(path)
-        self._state, self._options, self._providers = state, options, providers
-        self._open()
-
-    def _open(self) -> None:
-        if not self.path.is_file():
-            raise OnwardError(f"there is no model file at {str(self.path)!r}")
-        model = wire.parse(self.path.read_bytes())
-        if METADATA_KEY not in model.metadata:
-            raise OnwardError(
-                f"{str(self.path)!r} was not made by onward: it does not say what its inputs are for. Generate it with "
-                "onward.artifacts.generate_artifacts; graphs of onnxruntime-training need that package's operators."
-            )
-        self.signature = Signature.from_json(model.metadata[METADATA_KEY])
-        self.user_inputs = self.signature.input_names(Role.INPUT, Role.TARGET)
-        self.user_outputs = self.signature.output_names(Role.LOSS, Role.OUTPUT)
-        self._leave_accumulation_to_the_state(model)
-        frozen = {name: array for name, array in self._state.frozen.items() if name in model.initializers}
-        model.freeze({name: array for name, array in frozen.items() if not model.holds(name, array)})
-        self._frozen_version = self._state.frozen_version
-        self.session = open_session(
-            model.serialize(), folder=self.path.parent, options=self._options, providers=self._providers
-        )
-        self._input_types = {value.name: value for value in self.session.get_inputs()}
-        self.binding = self.session.io_binding()
-        for name in self.signature.input_names(Role.PARAMETER):
-            self.binding.bind_ortvalue_input(name, self._state.trainable.ortvalue(name))
-        for name in self.signature.input_names(Role.BUFFER):
-            self.binding.bind_ortvalue_input(name, self._state.frozen.ortvalue(name))
-
-    def _leave_accumulation_to_the_state(self, model: wire.WireModel) -> None:
-        """Let the graph write each gradient where the state wants it, instead of adding it to a buffer.
-
-        Most steps reset the gradients; then the additions would be two passes over all of them for nothing.
-        """
-        gradients = self.signature.output_names(Role.GRADIENT)
-        if not gradients:
-            return
-        model.nodes = [node for node in model.nodes if not node.name.startswith(_ACCUMULATE)]
-        for name in self.signature.input_names(Role.GRADIENT, Role.RESET):
-            del model.inputs[name]
-        kept = [name for name in model.outputs if name not in set(gradients)]
-        model.set_outputs([*kept, *(gradient_name(self.signature.links[name]) for name in gradients)])
-
-    def run(self, inputs: Sequence[UserInput], fresh: dict[str, onnxruntime.OrtValue]) -> list[onnxruntime.OrtValue]:
-        """Run once; `fresh` says where outputs other than the user's go."""
-        if self._frozen_version != self._state.frozen_version:
-            self._open()
-        if len(inputs) != len(self.user_inputs):
-            raise OnwardError(
-                f"the model takes {len(self.user_inputs)} inputs ({', '.join(self.user_inputs)}), but {len(inputs)} "
-                "were given"
-            )
-        binding = self.binding
-        for name, value in zip(self.user_inputs, inputs, strict=True):
-            if name in self._input_types:  # a target that nothing uses is not an input of the session
-                self._bind(name, value)
-        for name in self.user_outputs:
-            binding.bind_output(name)
-        for name, value in fresh.items():
-            binding.bind_ortvalue_output(name, value)
-        self.session.run_with_iobinding(binding)
-        return binding.get_outputs()[: len(self.user_outputs)]
-
-    def _bind(self, name: str, value: UserInput) -> None:
-        if isinstance(value, onnxruntime.OrtValue):
-            self.binding.bind_ortvalue_input(name, value)
-            return
-        expected = self._input_types[name]
-        array: np.ndarray = np.ascontiguousarray(value)
-        wanted = _NUMPY_TYPES.get(expected.type)
-        if wanted is not None and array.dtype != wanted:
-            raise OnwardError(f"input {name!r} must be {wanted}, not {array.dtype}; convert it with .astype({wanted})")
-        shape = expected.shape
-        if len(shape) != array.ndim or any(
-            isinstance(a, int) and a != b for a, b in zip(shape, array.shape, strict=False)
-        ):
-            raise OnwardError(f"input {name!r} must have shape {shape}, not {list(array.shape)}")
-        self.binding.bind_cpu_input(name, array)
+__all__ = ["TrainingModule", "UserInput", "is_value"]
 
 
 class TrainingModule:
-    """Forward and backward passes over a state."""
+    """A training and an evaluation graph over one state."""
 
     def __init__(
         self,
@@ -126,56 +36,165 @@ class TrainingModule:
         options: onnxruntime.SessionOptions | None = None,
         providers: Sequence[Any] | None = None,
     ) -> None:
-        chosen = providers_for(device, providers)
+        self.device, self.providers = choose(device, providers)
+        self.options = options
         self.state = state
-        self.training = Graph(training, state, options, chosen)
-        self.evaluation = None if evaluation is None else Graph(evaluation, state, options, chosen)
+        state.move(self.device)
+        self.training = Graph(training, state, options, self.providers)
+        self.evaluation = None if evaluation is None else Graph(evaluation, state, options, self.providers)
+        self._check_complete()
         self.accumulating = False
-        trained = {name: state.trainable.layout[name] for name in state.trainable}
-        self.gradients = state.gradients = type(state.trainable)(trained)
-        self._extra: Any = None
-        signature = self.training.signature
-        self._parameters = [signature.links[name] for name in signature.output_names(Role.GRADIENT)]
-        self._buffers = {name: signature.links[name] for name in signature.output_names(Role.BUFFER)}
+        self._gradients: FlatTensors | None = None
+        self._extra: FlatTensors | None = None
+        self._reset = np.ones(1, np.bool_)
+        if not state.nominal:
+            self._allocate_gradients()
 
-    def train_step(self, inputs: Sequence[UserInput]) -> list[onnxruntime.OrtValue]:
+    @property
+    def gradients(self) -> FlatTensors:
+        if self._gradients is None:
+            raise OnwardError(_NOMINAL)
+        return self._gradients
+
+    def _check_complete(self) -> None:
+        signature = self.training.signature
+        trained = {signature.links[name] for name in self.training.gradients}
+        missing = [name for name in self.state.trainable_names if name not in trained]
+        if missing:
+            raise OnwardError(
+                f"{str(self.training.path)!r} computes no gradient of {missing[0]!r}, which is trainable in the "
+                "checkpoint; they were not generated together"
+            )
+
+    def _allocate_gradients(self) -> None:
+        """A module has gradients of its own; the state shows those of the latest."""
+        self._gradients = self.state.gradients = self.state.trainable.zeros_like()
+        self._extra = None
+        self._destinations = self._write_to(self._gradients)
+
+    def _write_to(self, gradients: FlatTensors) -> dict[str, tuple[FlatTensors, str]]:
+        """Where the outputs of the training graph go."""
+        graph, links = self.training, self.training.signature.links
+        destinations = {name: (self.state.frozen, links[name]) for name in graph.signature.output_names(Role.BUFFER)}
+        for name in graph.gradients:
+            destinations[name if graph.accumulates else gradient_name(links[name])] = (gradients, links[name])
+        return destinations
+
+    def train_step(self, inputs: Sequence[UserInput]) -> list[Output]:
         """Run forward and backward; gradients replace the old ones, or add to them since the last `reset`."""
-        destination = self.gradients
-        if self.accumulating:
+        if self._gradients is None:
+            raise OnwardError(_NOMINAL)
+        if self.training.accumulates:
+            outputs = self.training.run(inputs, self._destinations, self._accumulation(inputs))
+        elif self.accumulating:
             if self._extra is None:
-                self._extra = self.gradients.zeros_like()
-            destination = self._extra
-        fresh = {gradient_name(name): destination.ortvalue(name) for name in self._parameters}
-        fresh.update({name: self.state.frozen.ortvalue(buffer) for name, buffer in self._buffers.items()})
-        outputs = self.training.run(inputs, fresh)
-        if self.accumulating:
-            for dtype, buffer in self.gradients.buffers.items():
-                np.add(buffer, destination.buffers[dtype], out=buffer)
+                self._extra = self._gradients.zeros_like()
+                self._extra_destinations = self._write_to(self._extra)
+            outputs = self.training.run(inputs, self._extra_destinations)
+            self._gradients.add(self._extra)
+        else:
+            outputs = self.training.run(inputs, self._destinations)
         self.accumulating = True
         return outputs
 
-    def eval_step(self, inputs: Sequence[UserInput]) -> list[onnxruntime.OrtValue]:
+    def _accumulation(self, inputs: Sequence[UserInput]) -> dict[str, onnxruntime.OrtValue]:
+        """What a graph that adds gradients up itself needs: it reads each buffer in one addition, then writes it."""
+        signature, links = self.training.signature, self.training.signature.links
+        self._reset[...] = not self.accumulating
+        others = {name: value_of(self._reset) for name in signature.input_names(Role.RESET)}
+        for name in signature.input_names(Role.GRADIENT):
+            if links[name] in self.gradients:
+                others[name] = self.gradients.ortvalue(links[name])
+            else:  # of an input of the user, whose shape changes from step to step
+                like = as_value(inputs[self.training.user_inputs.index(links[name])])
+                array = np.asarray(like.numpy() if isinstance(like, onnxruntime.OrtValue) else like)
+                others[name] = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros_like(array))
+        return others
+
+    def eval_step(self, inputs: Sequence[UserInput]) -> list[Output]:
+        """Run the evaluation graph."""
         if self.evaluation is None:
             raise OnwardError("Evaluation session not initialized. Give the module an evaluation model.")
-        return self.evaluation.run(inputs, {})
+        return self.evaluation.run(inputs)
 
     def reset(self) -> None:
         """Let the next training step replace the gradients."""
         self.accumulating = False
 
+    def parameter_names(self, trainable_only: bool) -> list[str]:
+        """The parameters in the order of the training graph."""
+        state = self.state
+        wanted = state.trainable_names if trainable_only else [*state.trainable_names, *state.frozen_names]
+        order = {name: index for index, name in enumerate(self.training.parameter_order())}
+        return sorted(wanted, key=lambda name: order.get(name, len(order)))
 
-def gradient_name(parameter: str) -> str:
-    return f"{parameter}_grad"
+    def parameter_count(self, trainable_only: bool) -> int:
+        """The number of elements of all parameters."""
+        return sum(math.prod(self._shape(name)) for name in self.parameter_names(trainable_only))
 
+    def parameters_as_buffer(self, trainable_only: bool) -> onnxruntime.OrtValue:
+        """A copy of all parameters, one after the other."""
+        if self.state.nominal:
+            raise OnwardError(_NOMINAL)
+        arrays = [self.state.tensor(name).reshape(-1) for name in self.parameter_names(trainable_only)]
+        kinds = {array.dtype for array in arrays}
+        if len(kinds) > 1:
+            raise OnwardError(
+                f"Data types must match. The parameters have the types {', '.join(sorted(map(str, kinds)))} and cannot "
+                "be one buffer; use trainable_only=True"
+            )
+        if not arrays:
+            raise OnwardError("there are no parameters to copy")
+        flat = np.concatenate(arrays)
+        if flat.dtype.name == "bfloat16":
+            return value_of(flat)
+        return onnxruntime.OrtValue.ortvalue_from_numpy(flat, self.device.ort_name, self.device.index)
 
-_NUMPY_TYPES = {
-    "tensor(float)": np.dtype(np.float32),
-    "tensor(double)": np.dtype(np.float64),
-    "tensor(float16)": np.dtype(np.float16),
-    "tensor(int64)": np.dtype(np.int64),
-    "tensor(int32)": np.dtype(np.int32),
-    "tensor(int16)": np.dtype(np.int16),
-    "tensor(int8)": np.dtype(np.int8),
-    "tensor(uint8)": np.dtype(np.uint8),
-    "tensor(bool)": np.dtype(np.bool_),
-}
+    def parameters_from_buffer(self, buffer: Any, trainable_only: bool) -> None:
+        """Copy parameters from an array or OrtValue with all of them, one after the other."""
+        if self.state.nominal and trainable_only:
+            raise OnwardError(
+                "For nominal checkpoint state, all parameters need to be loaded; call copy_buffer_to_parameters with "
+                "the values of all of them (trainable_only = false)."
+            )
+        buffer = as_value(buffer)
+        flat = buffer.numpy() if isinstance(buffer, onnxruntime.OrtValue) else np.asarray(buffer)
+        flat = flat.reshape(-1)
+        names = self.parameter_names(trainable_only)
+        shapes = {name: self._shape(name) for name in names}
+        expected = sum(map(math.prod, shapes.values()))
+        if flat.size != expected:
+            raise OnwardError(f"Parameters buffer size incorrect. Expected:{expected}, Actual:{flat.size}")
+        for name in names:
+            dtype = self.state.type_of(name).dtype
+            if flat.dtype != dtype:
+                raise OnwardError(f"Data types must match. Parameter {name!r} is {dtype}, the buffer is {flat.dtype}")
+        arrays, start = {}, 0
+        for name, shape in shapes.items():
+            end = start + math.prod(shape)
+            arrays[name] = flat[start:end].reshape(shape)
+            start = end
+        if self.state.nominal:
+            self.state.complete(arrays, self.device)
+            self._allocate_gradients()
+            return
+        for name, array in arrays.items():
+            if name in self.state.trainable or not np.array_equal(self.state.tensor(name), array):
+                self.state.assign(name, array)
+
+    def export(self, path: str | os.PathLike[str], outputs: Sequence[str]) -> None:
+        """Write a model for inference with the current parameters."""
+        if self.evaluation is None:
+            raise OnwardError("Eval model was not provided. Cannot export a model for inferencing.")
+        if self.state.nominal:
+            raise OnwardError(_NOMINAL)
+        export_for_inference(self.evaluation.path, self.state, path, outputs, self.options)
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        shape = self.state.type_of(name).shape
+        for graph in (self.training, self.evaluation):
+            if shape is None and graph is not None:
+                shape = graph.shape_of(name)
+        if shape is None:
+            raise OnwardError(f"the shape of {name!r} is neither in the nominal checkpoint nor in the training model")
+        return shape

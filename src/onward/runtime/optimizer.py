@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,9 +26,10 @@ from onward.plan import (
     UpdatePlan,
 )
 from onward.runtime import wire
-from onward.runtime.session import open_session
+from onward.runtime.inplace import may_overwrite
+from onward.runtime.session import NUMPY_TYPES, metadata_of, open_session, read_model
 from onward.runtime.state import OptimizerState, State
-from onward.runtime.tensors import ROW, FlatTensors
+from onward.runtime.tensors import FlatTensors
 
 # An optimizer is a dozen passes over memory; in chunks of this many elements they run in the cache.
 _CHUNK = 2**18
@@ -36,11 +37,25 @@ _CHUNK = 2**18
 Chunk = tuple[np.dtype, int, int]  # of the buffer of that dtype, from, to
 
 
+@dataclass
+class _Run:
+    """One run of a session over tensors that are bound to it."""
+
+    session: onnxruntime.InferenceSession
+    binding: Any
+    scalars: list[str] = field(default_factory=list)
+    # Outputs that could not be written in place, and where they go afterwards.
+    copies: list[tuple[FlatTensors, onnxruntime.OrtValue]] = field(default_factory=list)
+
+    def __call__(self) -> None:
+        self.session.run_with_iobinding(self.binding)
+        for source, target in self.copies:
+            target.update_inplace(source[UPDATED])
+
+
 def read_plan(path: str | os.PathLike[str]) -> UpdatePlan:
     """The update plan of an optimizer model."""
-    if not Path(path).is_file():
-        raise OnwardError(f"there is no optimizer model at {str(path)!r}")
-    metadata = wire.parse(Path(path).read_bytes()).metadata
+    metadata = metadata_of(read_model(path, "optimizer model"))
     if METADATA_KEY not in metadata:
         raise OnwardError(
             f"{str(path)!r} has no update plan of onward. Generate it with onward.artifacts.generate_artifacts(..., "
@@ -61,10 +76,10 @@ class TrainingOptimizer:
         providers: Sequence[Any] = ("CPUExecutionProvider",),
     ) -> None:
         planned = {name for kernel in plan.kernels for name in kernel.parameters}
-        if planned != set(state.trainable):
+        if planned != set(state.trainable_names):
             raise OnwardError(
                 f"the optimizer updates {_listed(planned)}, but the checkpoint has the trainable parameters "
-                f"{_listed(state.trainable)}; they were not generated together"
+                f"{_listed(state.trainable_names)}; they were not generated together"
             )
         self.plan, self._state = plan, state
         self._options, self._providers = options, providers
@@ -76,9 +91,12 @@ class TrainingOptimizer:
             GRAD_SCALE: onnxruntime.OrtValue.ortvalue_from_numpy(self._scale),
         }
         self._bound_to: FlatTensors | None = None
-        self._runs: list[tuple[onnxruntime.InferenceSession, Any]] = []
-        self._norm: tuple[onnxruntime.InferenceSession, Any] | None = None
-        state.optimizer = _matching_state(plan, state)
+        self._runs: list[_Run] = []
+        if state.optimizer is None:
+            rate = plan.learning_rate
+            state.optimizer = OptimizerState(learning_rate=rate, initial_learning_rate=rate)
+        if not state.nominal:
+            _match(plan, state)
 
     @property
     def state(self) -> OptimizerState:
@@ -87,58 +105,69 @@ class TrainingOptimizer:
 
     def step(self) -> None:
         """Update the parameters from the gradients."""
-        if self._state.gradients is None:
+        if self._state.nominal:
+            raise OnwardError("The state is nominal: it has no values. Please load the model parameters first.")
+        gradients = self._state.gradients
+        if gradients is None:
             raise OnwardError("there are no gradients yet: create a module for this state and run a training step")
-        if self._bound_to is not self._state.gradients:
-            self._bind(self._state.gradients)
+        if self._bound_to is not gradients:
+            self._bind(gradients)
         state = self.state
         self._rate[...] = state.learning_rate
         self._step[...] = state.step + 1
-        if self._norm is not None:
-            session, binding = self._norm
-            session.run_with_iobinding(binding)
-        for session, binding in self._runs:
-            session.run_with_iobinding(binding)
+        for run in self._runs:
+            if not gradients.device.is_host:
+                # onnxruntime copies inputs to the device when they are bound, and these have changed since.
+                self._bind_scalars(run)
+            run()
         state.step += 1
 
     def _bind(self, gradients: FlatTensors) -> None:
+        _match(self.plan, self._state)  # a state that was nominal has no slots yet
         self._runs = []
+        if self.plan.norm is not None:
+            self._runs.append(self._bind_norm(self.plan.norm, gradients))
         for kernel in self.plan.kernels:
             session = open_session(kernel.model, options=self._options, providers=self._providers)
-            wanted = {value.name for value in session.get_inputs()}
-            for chunk in self._chunks(kernel):
-                self._runs.append((session, self._bind_chunk(session, wanted, chunk, gradients)))
-        if self.plan.norm is not None:
-            session = open_session(self.plan.norm, options=self._options, providers=self._providers)
-            binding = session.io_binding()
-            for value in session.get_inputs():
-                dtype = list(gradients.buffers)[int(value.name.rpartition(":")[2])]
-                rows = gradients.buffers[dtype].reshape(-1, ROW)
-                binding.bind_ortvalue_input(value.name, onnxruntime.OrtValue.ortvalue_from_numpy(rows))
-            binding.bind_ortvalue_output(COEFFICIENT, self._scalars[GRAD_SCALE])
-            self._norm = (session, binding)
+            model = wire.parse(kernel.model)
+            self._runs += [self._bind_chunk(session, model, chunk, gradients) for chunk in self._chunks(kernel)]
         self._bound_to = gradients
 
-    def _bind_chunk(
-        self, session: onnxruntime.InferenceSession, wanted: set[str], chunk: Chunk, gradients: FlatTensors
-    ) -> Any:
-        def view(tensors: FlatTensors) -> onnxruntime.OrtValue:
-            dtype, start, end = chunk
-            return onnxruntime.OrtValue.ortvalue_from_numpy(tensors.buffers[dtype][start:end])
-
+    def _bind_norm(self, model: bytes, gradients: FlatTensors) -> _Run:
+        session = open_session(model, options=self._options, providers=self._providers)
         binding = session.io_binding()
+        for value in session.get_inputs():
+            # One input for each type; bfloat16 is the only one that numpy does not know.
+            wanted = NUMPY_TYPES.get(value.type)
+            dtype = next(d for d in gradients.dtypes if d == wanted or (wanted is None and d.name == "bfloat16"))
+            binding.bind_ortvalue_input(value.name, gradients.rows(dtype))
+        binding.bind_ortvalue_output(COEFFICIENT, self._scalars[GRAD_SCALE])
+        return _Run(session, binding)
+
+    def _bind_chunk(
+        self, session: onnxruntime.InferenceSession, model: wire.WireModel, chunk: Chunk, gradients: FlatTensors
+    ) -> _Run:
+        wanted = {value.name for value in session.get_inputs()}
+        run = _Run(session, session.io_binding(), [name for name in self._scalars if name in wanted])
         tensors = {PARAMETER: self._state.trainable, **{f"{SLOT}{n}": t for n, t in self.state.slots.items()}}
         for name, tensor in tensors.items():
-            # In place: each element is read before it is written, and nothing else reads it afterwards.
-            value = view(tensor)
-            binding.bind_ortvalue_input(name, value)
-            binding.bind_ortvalue_output(f"{name}{UPDATED}", value)
-        if GRADIENT in wanted:
-            binding.bind_ortvalue_input(GRADIENT, view(gradients))
-        for name, scalar in self._scalars.items():
+            value = result = tensor.chunk(*chunk)
+            if not may_overwrite(model, name, f"{name}{UPDATED}"):
+                dtype, start, end = chunk
+                spare = FlatTensors({UPDATED: ((end - start,), dtype)}, tensor.device)
+                run.copies.append((spare, value))
+                result = spare.ortvalue(UPDATED)
             if name in wanted:
-                binding.bind_ortvalue_input(name, scalar)
-        return binding
+                run.binding.bind_ortvalue_input(name, value)
+            run.binding.bind_ortvalue_output(f"{name}{UPDATED}", result)
+        if GRADIENT in wanted:
+            run.binding.bind_ortvalue_input(GRADIENT, gradients.chunk(*chunk))
+        self._bind_scalars(run)
+        return run
+
+    def _bind_scalars(self, run: _Run) -> None:
+        for name in run.scalars:
+            run.binding.bind_ortvalue_input(name, self._scalars[name])
 
     def _chunks(self, kernel: Kernel) -> Iterator[Chunk]:
         """The parts of the buffers that a kernel updates, one run each."""
@@ -155,33 +184,59 @@ class TrainingOptimizer:
                 yield dtype, begin, min(begin + _CHUNK, end)
 
 
-def _matching_state(plan: UpdatePlan, state: State) -> OptimizerState:
-    """The optimizer state of a checkpoint, checked, or a fresh one."""
+def _match(plan: UpdatePlan, state: State) -> None:
+    """Make the optimizer state of a checkpoint that of this optimizer, or start a new one."""
     found = state.optimizer
-    if found is None:
-        found = OptimizerState(learning_rate=plan.learning_rate, initial_learning_rate=plan.learning_rate)
-    if not found.slots:
+    assert found is not None
+    found.scales = {name: slot.scale for name, slot in plan.slots.items()}
+    if found.unnamed:
+        found.slots, found.unnamed = _named(plan, found.slots), False
+    if not found.slots and found.step == 0:
         found.slots = {name: _filled(state.trainable, slot.initial) for name, slot in plan.slots.items()}
-        return found
     if set(found.slots) != set(plan.slots):
         raise OnwardError(
-            f"the checkpoint holds optimizer state {sorted(found.slots)}, but optimizer {plan.optimizer!r} needs "
-            f"{sorted(plan.slots)}: it was saved by another optimizer"
+            f"the checkpoint holds the optimizer state {_listed(found.slots)}, but optimizer {plan.optimizer!r} needs "
+            f"{_listed(plan.slots)}: it was saved by another optimizer"
         )
-    for slot in found.slots.values():
-        missing = [name for name in state.trainable if name not in slot]
-        if missing:
-            raise OnwardError(f"Parameter {missing[0]} not found in the source optimizer checkpoint states.")
-    return found
+    # In the order of the plan and in the layout of the parameters, because kernels run over flat chunks of all of them.
+    found.slots = {name: _laid_out(found.slots[name], state.trainable) for name in plan.slots}
+
+
+def _named(plan: UpdatePlan, numbered: dict[str, FlatTensors]) -> dict[str, FlatTensors]:
+    """Slots that another program has numbered: in the order of ours, where the textbook's quantity is scaled."""
+    if not plan.slots:
+        return {}  # onnxruntime-training keeps a momentum for SGD, which never uses it
+    slots = {}
+    for (name, slot), tensors in zip(plan.slots.items(), numbered.values(), strict=False):
+        arrays = {key: array / array.dtype.type(slot.scale) for key, array in tensors.items()}
+        slots[name] = FlatTensors.holding(arrays, tensors.device)
+    return slots
+
+
+def _laid_out(slot: FlatTensors, parameters: FlatTensors) -> FlatTensors:
+    missing = [name for name in parameters if name not in slot]
+    if missing:
+        raise OnwardError(f"Parameter {missing[0]} not found in the source optimizer checkpoint states.")
+    if slot.offsets == parameters.offsets and slot.layout == parameters.layout and slot.device == parameters.device:
+        return slot
+    for name, (shape, _) in parameters.layout.items():
+        if slot.layout[name][0] != shape:
+            raise OnwardError(
+                f"the optimizer state of {name!r} has shape {list(slot.layout[name][0])}, but the parameter has "
+                f"{list(shape)}"
+            )
+    tensors = parameters.zeros_like()
+    for name in parameters:
+        tensors.assign(name, slot[name])
+    return tensors
 
 
 def _filled(like: FlatTensors, value: float) -> FlatTensors:
     tensors = like.zeros_like()
     if value:
-        for name in tensors:
-            tensors[name][...] = value
+        tensors.fill(value)
     return tensors
 
 
-def _listed(names: Any) -> str:
+def _listed(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "nothing"

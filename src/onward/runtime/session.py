@@ -1,4 +1,4 @@
-"""Open onnxruntime sessions for training: from bytes or a path, on the device the user asks for."""
+"""Open onnxruntime sessions for training, and read what models say about themselves."""
 
 from __future__ import annotations
 
@@ -7,54 +7,76 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnxruntime
 
-from onward.errors import OnwardError
+from onward.errors import InvalidModelError, OnwardError
+from onward.runtime import wire
 
-_PROVIDERS = {
-    "cpu": "CPUExecutionProvider",
-    "cuda": "CUDAExecutionProvider",
-    "dml": "DmlExecutionProvider",
-    "rocm": "ROCMExecutionProvider",
-    "migraphx": "MIGraphXExecutionProvider",
+_FOLDER = "session.model_external_initializers_file_folder_path"
+
+# onnxruntime's names of element types.
+NUMPY_TYPES: dict[str, np.dtype] = {
+    "tensor(float)": np.dtype(np.float32),
+    "tensor(double)": np.dtype(np.float64),
+    "tensor(float16)": np.dtype(np.float16),
+    "tensor(int64)": np.dtype(np.int64),
+    "tensor(int32)": np.dtype(np.int32),
+    "tensor(int16)": np.dtype(np.int16),
+    "tensor(int8)": np.dtype(np.int8),
+    "tensor(uint64)": np.dtype(np.uint64),
+    "tensor(uint32)": np.dtype(np.uint32),
+    "tensor(uint16)": np.dtype(np.uint16),
+    "tensor(uint8)": np.dtype(np.uint8),
+    "tensor(bool)": np.dtype(np.bool_),
 }
 
 
-def providers_for(device: str, providers: Sequence[Any] | None = None) -> list[Any]:
-    """The execution providers of a device string such as "cpu", "cuda" or "cuda:1"."""
-    if providers is None:
-        kind, _, index = device.partition(":")
-        if kind not in _PROVIDERS or (index and not index.isdigit()):
-            raise OnwardError(f"Unsupported device type: {device!r}; use one of {', '.join(_PROVIDERS)}, or 'cuda:1'")
-        name = _PROVIDERS[kind]
-        providers = [(name, {"device_id": index}) if index else name]
-    available = onnxruntime.get_available_providers()
-    for provider in providers:
-        name = provider if isinstance(provider, str) else provider[0]
-        if name not in available:
-            raise OnwardError(
-                f"the execution provider {name} is not in the installed onnxruntime, which has {', '.join(available)}. "
-                "Install the onnxruntime package for that device, or use device='cpu'."
-            )
-    return list(providers)
+def type_name(dtype: np.dtype) -> str:
+    """What onnxruntime calls tensors of this dtype."""
+    known = {known: name for name, known in NUMPY_TYPES.items()}
+    return known.get(dtype, f"tensor({dtype.name})")
+
+
+def read_model(path: str | os.PathLike[str], what: str = "model") -> bytes:
+    """The bytes of a model file."""
+    file = Path(path)
+    if not file.is_file():
+        raise OnwardError(f"there is no {what} at {str(file)!r}")
+    return file.read_bytes()
+
+
+def is_ort_format(model: bytes) -> bool:
+    """Whether this is a model in onnxruntime's own format (.ort), which cannot be edited."""
+    return model[4:8] == b"ORTM"
+
+
+def metadata_of(model: bytes, options: onnxruntime.SessionOptions | None = None) -> dict[str, str]:
+    """The metadata of a model in either format."""
+    if is_ort_format(model):
+        return dict(open_session(model, options=options).get_modelmeta().custom_metadata_map)
+    return wire.parse(model).metadata
 
 
 def open_session(
-    model: bytes | str | os.PathLike[str],
+    model: bytes,
     *,
     folder: str | os.PathLike[str] | None = None,
     options: onnxruntime.SessionOptions | None = None,
     providers: Sequence[Any] = ("CPUExecutionProvider",),
 ) -> onnxruntime.InferenceSession:
-    """A session of a model in memory or in a file; `folder` is where a model in memory finds its external data."""
+    """A session of a model in memory; `folder` is where it finds its external data, if it has any."""
     if options is None:
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3
-    if isinstance(model, bytes):
-        if folder is not None:
-            options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
+        options = default_options()
+    if folder is not None:
+        options.add_session_config_entry(_FOLDER, str(folder))
+    try:
         return onnxruntime.InferenceSession(model, options, providers=list(providers))
-    path = Path(model)
-    if not path.is_file():
-        raise OnwardError(f"there is no model file at {str(path)!r}")
-    return onnxruntime.InferenceSession(str(path), options, providers=list(providers))
+    except Exception as error:  # onnxruntime's exceptions have no common base but this
+        raise InvalidModelError(f"onnxruntime cannot load the model: {error}") from error
+
+
+def default_options() -> onnxruntime.SessionOptions:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    return options

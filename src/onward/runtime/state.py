@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from onward.errors import OnwardError
+from onward.runtime.device import HOST, Device
 from onward.runtime.tensors import FlatTensors
 
 DEFAULT_LEARNING_RATE = 1e-3
@@ -15,14 +17,36 @@ DEFAULT_LEARNING_RATE = 1e-3
 Property = int | float | str
 
 
+@dataclass(frozen=True)
+class TensorType:
+    """Type of a tensor whose values are not known; a shape of None is not known either."""
+
+    dtype: np.dtype
+    shape: tuple[int, ...] | None = None
+
+
 @dataclass
 class OptimizerState:
-    """What an optimizer remembers between steps: slots by kind ("mu"), each with a tensor for every parameter."""
+    """What an optimizer remembers between steps.
+
+    Attributes:
+        step: the number of updates so far.
+        learning_rate: that of the next update.
+        initial_learning_rate: what schedules start from.
+        slots: by kind ("mu"), a tensor for every parameter.
+        scales: what slots are multiplied with to get the quantities of the textbook; see `onward.optim.Slot`.
+        schedule: what a learning rate schedule has to remember, as plain values.
+        unnamed: whether the slots come from a program that numbers them instead ("momentum0"), and holds quantities of
+            the textbook; the optimizer that takes the state over knows their names and scales.
+    """
 
     step: int = 0
     learning_rate: float = DEFAULT_LEARNING_RATE
     initial_learning_rate: float = DEFAULT_LEARNING_RATE
     slots: dict[str, FlatTensors] = field(default_factory=dict)
+    scales: dict[str, float] = field(default_factory=dict)
+    schedule: dict[str, Any] | None = None
+    unnamed: bool = False
 
 
 class State:
@@ -39,30 +63,97 @@ class State:
         *,
         properties: Mapping[str, Property] | None = None,
         optimizer: OptimizerState | None = None,
-        nominal: bool = False,
     ) -> None:
-        self.trainable = FlatTensors.holding(trainable)
-        self.frozen = FlatTensors.holding(frozen)
+        twice = sorted(set(trainable) & set(frozen))
+        if twice:
+            raise OnwardError(f"{', '.join(twice)}: a parameter is either trainable or frozen, not both")
+        self.trainable = _tensors(trainable)
+        self.frozen = _tensors(frozen)
+        self.declared: tuple[dict[str, TensorType], dict[str, TensorType]] | None = None
         self.properties: dict[str, Property] = dict(properties or {})
         self.optimizer = optimizer
         self.gradients: FlatTensors | None = None
-        self.nominal = nominal
         # Frozen parameters are constants of the sessions: whoever changes one makes the sessions stale.
         self.frozen_version = 0
+        # Those of them that sessions hold as constants, so that writing through a view would change nothing.
+        self.constants: set[str] = set()
+
+    @classmethod
+    def without_values(
+        cls,
+        trainable: Mapping[str, TensorType],
+        frozen: Mapping[str, TensorType],
+        *,
+        properties: Mapping[str, Property] | None = None,
+    ) -> State:
+        """A nominal state."""
+        state = cls({}, {}, properties=properties)
+        state.declared = (dict(trainable), dict(frozen))
+        return state
+
+    @property
+    def nominal(self) -> bool:
+        return self.declared is not None
+
+    @property
+    def trainable_names(self) -> list[str]:
+        return list(self.trainable if self.declared is None else self.declared[0])
+
+    @property
+    def frozen_names(self) -> list[str]:
+        return list(self.frozen if self.declared is None else self.declared[1])
+
+    def type_of(self, name: str) -> TensorType:
+        """What is known about a parameter besides its values."""
+        if self.declared is not None:
+            return self.declared[0].get(name) or self.declared[1][name]
+        shape, dtype = (self.trainable if name in self.trainable else self.frozen).layout[name]
+        return TensorType(dtype, shape)
 
     def tensor(self, name: str) -> np.ndarray:
-        """A live view of a parameter."""
-        return self.trainable[name] if name in self.trainable else self.frozen[name]
+        """A live view of a parameter (on other devices than the host: a copy)."""
+        if name in self.trainable:
+            return self.trainable[name]
+        view = self.frozen[name]
+        if name in self.constants:
+            view = view.view()
+            view.flags.writeable = False
+        return view
 
     def assign(self, name: str, array: np.ndarray) -> None:
         """Copy new contents into a parameter, which keeps its shape and type."""
-        current = self.tensor(name)
-        if array.shape != current.shape:
-            raise OnwardError(
-                f"Parameter data shape mismatch. Expected: {current.shape}, Got: {array.shape} ({name!r})"
-            )
-        if array.dtype != current.dtype:
-            raise OnwardError(f"Parameter data type mismatch. Expected: {current.dtype}, Got: {array.dtype} ({name!r})")
-        current[...] = array
-        if name in self.frozen:
+        tensors = self.trainable if name in self.trainable else self.frozen
+        shape, dtype = tensors.layout[name]
+        if array.shape != shape:
+            raise OnwardError(f"Parameter data shape mismatch. Expected: {shape}, Got: {array.shape} ({name!r})")
+        if array.dtype != dtype:
+            raise OnwardError(f"Parameter data type mismatch. Expected: {dtype}, Got: {array.dtype} ({name!r})")
+        tensors.assign(name, array)
+        if tensors is self.frozen:
             self.frozen_version += 1
+
+    def complete(self, arrays: Mapping[str, np.ndarray], device: Device = HOST) -> None:
+        """Give a nominal state its values."""
+        trainable, frozen = self.trainable_names, self.frozen_names
+        self.trainable = FlatTensors.holding({name: arrays[name] for name in trainable}, device)
+        self.frozen = FlatTensors.holding({name: arrays[name] for name in frozen}, device)
+        self.declared = None
+
+    def move(self, device: Device) -> None:
+        """Hold all tensors on a device."""
+        if self.trainable.device == device:
+            return
+        self.trainable = FlatTensors.holding(self.trainable, device)
+        self.frozen = FlatTensors.holding(self.frozen, device)
+        self.gradients = None
+        if self.optimizer is not None:
+            slots = self.optimizer.slots
+            self.optimizer.slots = {name: FlatTensors.holding(slot, device) for name, slot in slots.items()}
+
+
+def _tensors(arrays: Mapping[str, np.ndarray]) -> FlatTensors:
+    if isinstance(arrays, FlatTensors):
+        return arrays
+    # Texts never change: they are constants of the graphs and no part of the state.
+    numbers = {name: array for name, array in arrays.items() if array.dtype.kind not in "OSUT"}
+    return FlatTensors.holding(numbers)

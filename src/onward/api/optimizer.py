@@ -1,0 +1,47 @@
+"""`Optimizer`: updates the parameters of a module."""
+
+from __future__ import annotations
+
+import math
+import os
+
+from onward.api.module import Module
+from onward.errors import OnwardError
+from onward.runtime.optimizer import TrainingOptimizer, read_plan
+
+
+class Optimizer:
+    """Updates all trainable parameters of a module from their gradients.
+
+    Args:
+        optimizer_uri: the optimizer model that `onward.artifacts.generate_artifacts` has written.
+        module: whose parameters. If its state was loaded with optimizer state, training continues from there.
+    """
+
+    def __init__(self, optimizer_uri: str | os.PathLike[str], module: Module) -> None:
+        if not isinstance(module, Module):
+            raise TypeError(f"Optimizer needs a Module, not {type(module).__name__}")
+        model = module._model
+        self._module = module
+        self._optimizer = TrainingOptimizer(
+            read_plan(optimizer_uri), model.state, options=model.options, providers=model.providers
+        )
+
+    def step(self) -> None:
+        """Update the parameters. Gradients stay as they are until they are reset."""
+        self._optimizer.step()
+
+    def set_learning_rate(self, learning_rate: float) -> None:
+        """Set the learning rate of the next step. A scheduler overwrites it when it steps."""
+        rate = float(learning_rate)
+        if not math.isfinite(rate):
+            raise OnwardError(f"the learning rate must be a finite number, not {learning_rate}")
+        self._optimizer.state.learning_rate = rate
+
+    def get_learning_rate(self) -> float:
+        """The learning rate of the next step."""
+        return self._optimizer.state.learning_rate
+
+    def __repr__(self) -> str:
+        state = self._optimizer.state
+        return f"Optimizer({self._optimizer.plan.optimizer}, step={state.step}, learning_rate={state.learning_rate})"

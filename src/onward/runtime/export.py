@@ -1,0 +1,105 @@
+"""Turn an evaluation graph and a state into a model for inference, without the onnx package."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+
+from onward import plan
+from onward.errors import OnwardError
+from onward.runtime import wire
+from onward.runtime.files import replacing, write_bytes
+from onward.runtime.session import is_ort_format, open_session, read_model
+from onward.runtime.state import State
+from onward.signature import METADATA_KEY
+
+_ALIGNMENT = 4096  # of tensors in a separate file, so that they can be mapped into memory
+
+_ELEMENT_TYPES = {
+    "float": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7, "string": 8, "bool": 9,
+    "float16": 10, "double": 11, "uint32": 12, "uint64": 13, "bfloat16": 16,
+}  # fmt: skip
+
+
+def export_for_inference(
+    evaluation: Path,
+    state: State,
+    target: str | os.PathLike[str],
+    outputs: Sequence[str],
+    options: onnxruntime.SessionOptions | None = None,
+) -> None:
+    """Write the part of an evaluation graph that computes `outputs`, with the parameters of the state as constants.
+
+    Models of more than 2 GB keep the parameters in a second file, ``<target>.data``.
+    """
+    if isinstance(outputs, (str, bytes)):
+        raise TypeError(f"graph_output_names must be a list of names, not {outputs!r}")
+    if not outputs:
+        raise OnwardError("Expected a non empty vector of graph output names to export a model for inferencing.")
+    content = read_model(evaluation, "evaluation model")
+    if is_ort_format(content):
+        raise OnwardError(f"{str(evaluation)!r} is in onnxruntime's own format, which cannot be edited; use the .onnx")
+    model = wire.parse(content)
+    _truncate(model, list(dict.fromkeys(outputs)), evaluation.parent, options)
+    for key in (METADATA_KEY, plan.METADATA_KEY):
+        model.metadata.pop(key, None)
+    arrays = {name: state.tensor(name) for name in (*state.trainable, *state.frozen)}
+    arrays = {name: array for name, array in arrays.items() if name in model.inputs or name in model.initializers}
+    for name in arrays:
+        model.initializers.pop(name, None)
+    rest = sum(map(len, model.parts())) + model.external_size()
+    if rest + sum(array.nbytes for array in arrays.values()) < wire.LARGEST_MESSAGE:
+        model.load_external(evaluation.parent)
+        model.freeze(arrays)
+    else:
+        _store_separately(model, arrays, Path(target), evaluation.parent)
+    write_bytes(target, *model.parts())
+
+
+def _truncate(
+    model: wire.WireModel, outputs: list[str], folder: Path, options: onnxruntime.SessionOptions | None
+) -> None:
+    computed = {name for node in model.nodes for name in node.outputs}
+    for name in outputs:
+        if name not in computed:
+            raise OnwardError(
+                f"Expected graph output for inference graph {name} could not be found. Please regenerate the eval "
+                f"graph. Its own outputs are {', '.join(model.outputs)}."
+            )
+    unknown = [name for name in outputs if model.type_of(name) is None]
+    model.set_outputs(outputs, _infer(model, unknown, folder, options) if unknown else None)
+    model.prune()
+
+
+def _infer(
+    model: wire.WireModel, names: list[str], folder: Path, options: onnxruntime.SessionOptions | None
+) -> dict[str, bytes]:
+    """Types and shapes of inner values, as onnxruntime finds them."""
+    probe = wire.parse(model.serialize())
+    probe.outputs = {name: wire.encode_value_info(name, None, None) for name in names}
+    session = open_session(probe.serialize(), folder=folder, options=options)
+    described = {}
+    for value in session.get_outputs():
+        kind = value.type.removeprefix("tensor(").removesuffix(")")
+        if kind not in _ELEMENT_TYPES:
+            raise OnwardError(f"{value.name!r} cannot be an output of the inference model: it is a {value.type}")
+        described[value.name] = wire.encode_value_info(value.name, _ELEMENT_TYPES[kind], value.shape)
+    return described
+
+
+def _store_separately(model: wire.WireModel, arrays: dict[str, np.ndarray], target: Path, folder: Path) -> None:
+    """Write the parameters into a file beside the model."""
+    location = f"{target.name}.data"
+    with replacing(target.with_name(location)) as file:
+        for name, array in arrays.items():
+            file.write(bytes(-file.tell() % _ALIGNMENT))
+            model.freeze_elsewhere(name, array, location, file.tell())
+            file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        for name in model.external_names():
+            if name not in arrays:
+                file.write(bytes(-file.tell() % _ALIGNMENT))
+                file.write(model.relocate(name, folder, location, file.tell()))

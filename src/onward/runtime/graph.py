@@ -1,0 +1,321 @@
+"""A session over one model file, with the tensors of a state bound to it once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+from onward.errors import InvalidModelError, OnwardError
+from onward.runtime import wire
+from onward.runtime.session import (
+    NUMPY_TYPES,
+    default_options,
+    is_ort_format,
+    open_session,
+    read_model,
+    type_name,
+)
+from onward.runtime.state import State
+from onward.runtime.tensors import FlatTensors, value_of
+from onward.signature import METADATA_KEY, Role, Signature
+
+# What `onward.training.split` calls the nodes that add gradients up.
+_ACCUMULATE = "accumulate/"
+# Frozen parameters beyond this size are handed to onnxruntime instead of being written into the model.
+_LARGE = 2**30
+_IN_MEMORY = "memory"
+
+UserInput = Any  # np.ndarray | onnxruntime.OrtValue | nested lists
+Output = Any  # onnxruntime.OrtValue | np.ndarray
+Destinations = Mapping[str, tuple[FlatTensors, str]]
+
+_NONE: Destinations = {}
+
+
+class Graph:
+    """Runs one model over a state.
+
+    A model in main memory is edited before it is loaded: gradients are written where the state wants them, instead of
+    being added to a buffer by the graph itself, because most steps reset them, and then the additions would be two
+    passes over all of them for nothing. Models in onnxruntime's own format, and on other devices, run as they are.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        state: State,
+        options: onnxruntime.SessionOptions | None,
+        providers: list[Any],
+    ) -> None:
+        self.path = Path(path)
+        self._state, self._options, self._providers = state, options, providers
+        self._session: onnxruntime.InferenceSession | None = None
+        self._bound_to: Destinations | None = None
+        content = read_model(self.path, "model file")
+        self.fixed = is_ort_format(content)
+        self.accumulates = False  # whether the graph itself adds gradients up
+        if self.fixed:
+            session = open_session(content, options=options, providers=providers)
+            self._read_signature(dict(session.get_modelmeta().custom_metadata_map))
+            self._types = {value.name: _numbers(value.shape) for value in session.get_inputs()}
+            self._initializers: list[str] = []
+        else:
+            model = self._parse(content)
+            self._read_signature(model.metadata)
+            self._types = {name: (model.type_of(name) or (0, None))[1] for name in (*model.inputs, *model.initializers)}
+            self._initializers = list(model.initializers)
+        self._check_parameters()
+        if not state.nominal:
+            self._open(content)
+
+    def _parse(self, content: bytes) -> wire.WireModel:
+        try:
+            return wire.parse(content)
+        except InvalidModelError as error:
+            raise InvalidModelError(f"{str(self.path)!r} cannot be read: {error}") from error
+
+    def _read_signature(self, metadata: Mapping[str, str]) -> None:
+        if METADATA_KEY not in metadata:
+            raise OnwardError(
+                f"{str(self.path)!r} was not made by onward: it does not say what its inputs are for. Generate it with "
+                "onward.artifacts.generate_artifacts; graphs of onnxruntime-training need that package's operators."
+            )
+        self.signature = Signature.from_json(metadata[METADATA_KEY])
+        self.user_inputs = self.signature.input_names(Role.INPUT, Role.TARGET)
+        self.user_outputs = self.signature.output_names(Role.LOSS, Role.OUTPUT)
+        trained = set(self._state.trainable_names)
+        gradients = self.signature.output_names(Role.GRADIENT)
+        # Gradients with respect to inputs of the user are outputs too, but they belong to no parameter.
+        self.gradients = [name for name in gradients if self.signature.links[name] in trained]
+
+    def _check_parameters(self) -> None:
+        """Complain about a state that belongs to another model."""
+        state = self._state
+        known = {*state.trainable_names, *state.frozen_names}
+        for name in self.signature.input_names(Role.PARAMETER, Role.BUFFER):
+            if name not in known:
+                raise OnwardError(
+                    f"{str(self.path)!r} needs the parameter {name!r}, which the checkpoint does not have; they were "
+                    "not generated together"
+                )
+            shape, given = self.shape_of(name), state.type_of(name).shape
+            if shape is not None and given is not None and shape != given:
+                raise OnwardError(
+                    f"{str(self.path)!r} needs {name!r} of shape {list(shape)}, but the checkpoint has it of shape "
+                    f"{list(given)}; they were not generated together"
+                )
+
+    def shape_of(self, name: str) -> tuple[int, ...] | None:
+        """The shape of a parameter, where the model says so."""
+        shape = self._types.get(name)
+        return shape if shape is not None and all(isinstance(size, int) for size in shape) else None
+
+    def parameter_order(self) -> list[str]:
+        """All parameters of the model, in its order."""
+        inputs = self.signature.input_names(Role.PARAMETER, Role.BUFFER)
+        return self.signature.parameters or [*inputs, *self._initializers]
+
+    def _open(self, content: bytes) -> None:
+        """Load the model with the frozen parameters of the state."""
+        state = self._state
+        buffers = self.signature.input_names(Role.BUFFER)
+        state.constants.update(name for name in state.frozen if name not in buffers)
+        options = self._options
+        self._kept: list[Any] = []
+        folder = None
+        if self.fixed:
+            self.accumulates = True
+        else:
+            model = self._parse(content)
+            self.accumulates = not state.trainable.device.is_host
+            if not self.accumulates:
+                self._leave_accumulation_to_the_state(model)
+            options = self._freeze(model, options)
+            if any(map(model.is_external, model.initializers)):
+                folder = self.path.parent
+            content = model.serialize()
+        self._frozen_version = state.frozen_version
+        self._session = open_session(content, folder=folder, options=options, providers=self._providers)
+        self._inputs = {value.name: value for value in self._session.get_inputs()}
+        self._bind_state()
+
+    def _freeze(
+        self, model: wire.WireModel, options: onnxruntime.SessionOptions | None
+    ) -> onnxruntime.SessionOptions | None:
+        """Put the frozen parameters of the state into the model, where they differ from what it has."""
+        frozen, folder = self._state.frozen, self.path.parent
+        names = [name for name in frozen if name in model.initializers]
+        stale = {name: frozen[name] for name in names if not model.holds(name, frozen[name], folder)}
+        if sum(array.nbytes for array in stale.values()) < _LARGE:
+            model.freeze(stale)
+            return options
+        options = default_options() if options is None else options
+        self._kept = list(stale.values())  # onnxruntime does not keep them alive
+        options.add_external_initializers(list(stale), [value_of(array) for array in stale.values()])
+        for name, array in stale.items():
+            model.freeze_elsewhere(name, array, _IN_MEMORY)
+        return options
+
+    def _leave_accumulation_to_the_state(self, model: wire.WireModel) -> None:
+        gradients = self.signature.output_names(Role.GRADIENT)
+        if not gradients:
+            return
+        model.nodes = [node for node in model.nodes if not node.name.startswith(_ACCUMULATE)]
+        for name in self.signature.input_names(Role.GRADIENT, Role.RESET):
+            model.inputs.pop(name, None)
+        kept = [name for name in model.outputs if name not in set(gradients)]
+        model.set_outputs([*kept, *(gradient_name(self.signature.links[name]) for name in self.gradients)])
+        if len(self.gradients) < len(gradients):
+            model.prune()
+
+    def _bind_state(self) -> None:
+        assert self._session is not None
+        self._binding = self._session.io_binding()
+        self._bound_to = None
+        for role, tensors in ((Role.PARAMETER, self._state.trainable), (Role.BUFFER, self._state.frozen)):
+            for name in self.signature.input_names(role):
+                if name in self._inputs:
+                    self._binding.bind_ortvalue_input(name, tensors.ortvalue(name))
+
+    def run(
+        self,
+        inputs: Sequence[UserInput],
+        destinations: Destinations | None = None,
+        others: Mapping[str, onnxruntime.OrtValue] | None = None,
+    ) -> list[Output]:
+        """Run once, with the inputs of the user in order; returns the outputs of the user.
+
+        `destinations` says which tensors other outputs become, and is bound again only when it is another mapping;
+        `others` gives inputs that are neither the user's nor parameters.
+        """
+        if self._state.nominal:
+            raise OnwardError("The state is nominal: it has no values. Please load the model parameters first.")
+        if self._session is None or self._frozen_version != self._state.frozen_version:
+            if self._session is not None and self.fixed:
+                raise OnwardError(
+                    f"a frozen parameter was changed, but {str(self.path)!r} is in onnxruntime's own format, where "
+                    "frozen parameters are constants; use the .onnx file"
+                )
+            self._open(read_model(self.path, "model file"))
+        feeds = self._feeds(inputs)
+        try:
+            if any(isinstance(value, np.ndarray) and value.dtype.kind in "OU" for value in feeds.values()):
+                return self._run_unbound(feeds, destinations or _NONE, others or {})
+            return self._run_bound(feeds, destinations or _NONE, others or {})
+        except OnwardError:
+            raise
+        except Exception as error:  # onnxruntime's exceptions have no common base but this
+            raise OnwardError(f"onnxruntime could not run {self.path.name!r}: {error}") from error
+
+    def _run_bound(
+        self, feeds: Mapping[str, UserInput], destinations: Destinations, others: Mapping[str, onnxruntime.OrtValue]
+    ) -> list[Output]:
+        assert self._session is not None
+        binding = self._binding
+        for name, value in feeds.items():
+            if isinstance(value, np.ndarray):
+                if value.dtype.name == "bfloat16":
+                    binding.bind_ortvalue_input(name, value_of(value))
+                else:
+                    binding.bind_cpu_input(name, value)
+            else:
+                binding.bind_ortvalue_input(name, value)
+        for name, value in others.items():
+            binding.bind_ortvalue_input(name, value)
+        for name in self.user_outputs:
+            binding.bind_output(name)
+        if destinations is not self._bound_to:
+            for name, (tensors, key) in destinations.items():
+                binding.bind_ortvalue_output(name, tensors.ortvalue(key))
+            self._bound_to = destinations
+        self._session.run_with_iobinding(binding)
+        return list(binding.get_outputs()[: len(self.user_outputs)])
+
+    def _run_unbound(
+        self, feeds: Mapping[str, UserInput], destinations: Destinations, others: Mapping[str, onnxruntime.OrtValue]
+    ) -> list[Output]:
+        """The same with copies, because texts cannot be bound."""
+        assert self._session is not None
+        everything = {**feeds, **others}
+        for role, tensors in ((Role.PARAMETER, self._state.trainable), (Role.BUFFER, self._state.frozen)):
+            names = (name for name in self.signature.input_names(role) if name in self._inputs)
+            everything.update({name: tensors.ortvalue(name) for name in names})
+        results = self._session.run([*self.user_outputs, *destinations], everything)
+        for (tensors, key), array in zip(destinations.values(), results[len(self.user_outputs) :], strict=True):
+            tensors.assign(key, array)
+        return list(results[: len(self.user_outputs)])
+
+    def _feeds(self, inputs: Sequence[UserInput]) -> dict[str, UserInput]:
+        if len(inputs) != len(self.user_inputs):
+            raise OnwardError(
+                f"{self.path.name!r} takes {len(self.user_inputs)} inputs ({', '.join(self.user_inputs)}), but "
+                f"{len(inputs)} were given"
+            )
+        feeds = {}
+        for name, value in zip(self.user_inputs, inputs, strict=True):
+            if name in self._inputs:  # a target that nothing uses is not an input of the session
+                feeds[name] = self._checked(name, value)
+        return feeds
+
+    def _checked(self, name: str, value: UserInput) -> UserInput:
+        """An input as an array or OrtValue of the type and shape that the model takes."""
+        expected = self._inputs[name]
+        value = as_value(value)
+        if isinstance(value, onnxruntime.OrtValue):
+            kind, shape = value.data_type(), tuple(value.shape())
+        elif value is None:
+            raise OnwardError(f"input {name!r} is None, but the model needs it")
+        else:
+            wanted = NUMPY_TYPES.get(expected.type)
+            array = np.asarray(value)
+            if not isinstance(value, np.ndarray) and wanted is not None and _is_plain(array, wanted):
+                array = array.astype(wanted)  # numbers of Python have no type of their own
+            if expected.type == "tensor(string)" and array.dtype.kind in "OSUT":
+                array = array.astype(str) if array.dtype.kind in "ST" else array
+                kind = expected.type
+            else:
+                kind = type_name(array.dtype)
+            value = np.ascontiguousarray(array).reshape(array.shape)
+            shape = value.shape
+        if kind != expected.type:
+            hint = f"; convert it with .astype(np.{NUMPY_TYPES[expected.type]})" if expected.type in NUMPY_TYPES else ""
+            raise OnwardError(f"input {name!r} must be {expected.type}, not {kind}{hint}")
+        if expected.shape is not None and not _fits(shape, expected.shape):
+            raise OnwardError(f"input {name!r} must have shape {expected.shape}, not {list(shape)}")
+        return value
+
+
+def gradient_name(parameter: str) -> str:
+    """What the gradient of a parameter is called inside a training graph."""
+    return f"{parameter}_grad"
+
+
+def as_value(value: Any) -> Any:
+    """onnxruntime's native tensors as its Python ones; anything else as it is."""
+    is_native = type(value).__name__ == "OrtValue" and not isinstance(value, onnxruntime.OrtValue)
+    return onnxruntime.OrtValue(value) if is_native else value
+
+
+def is_value(value: Any) -> bool:
+    """Whether this is a tensor of onnxruntime."""
+    return isinstance(as_value(value), onnxruntime.OrtValue)
+
+
+def _fits(shape: Sequence[int], expected: Sequence[Any]) -> bool:
+    """Whether a shape agrees with one that has symbols in it."""
+    if len(shape) != len(expected):
+        return False
+    return all(not isinstance(wanted, int) or wanted == size for size, wanted in zip(shape, expected, strict=True))
+
+
+def _is_plain(array: np.ndarray, wanted: np.dtype) -> bool:
+    return array.dtype.kind in "biuf" and np.can_cast(array.dtype, wanted, "same_kind")
+
+
+def _numbers(shape: Any) -> Any:
+    return None if shape is None else tuple(shape)
