@@ -23,6 +23,10 @@ class UnknownNameError(OnwardError):
     """A name given by the caller does not exist in the model."""
 
 
+class UnknownValueError(UnknownNameError, LookupError):
+    """A value that a block names does not exist; a LookupError too, as in `onnxruntime.training.onnxblock`."""
+
+
 class NotDifferentiableError(OnwardError):
     """A derivative was asked for where none exists (integers, strings, sequences)."""
 

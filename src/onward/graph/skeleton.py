@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import onnx
 import onnx_ir as ir
 
@@ -47,3 +49,27 @@ def restore_weights(proto: onnx.ModelProto, model: ir.Model) -> ir.Model:
         if source.name not in original_inputs:
             graph.inputs.remove(value)
     return result
+
+
+def proto_skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The same of a proto: a copy in which large and external initializers are inputs; they are not copied."""
+    copy = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
+    source, graph = model.graph, copy.graph
+    graph.name = source.name or "graph"
+    graph.node.extend(source.node)
+    graph.input.extend(source.input)
+    graph.output.extend(source.output)
+    graph.value_info.extend(source.value_info)
+    known = {value.name for value in source.input}
+    for tensor in source.initializer:
+        if _is_small(tensor):
+            graph.initializer.append(tensor)
+        elif tensor.name not in known:
+            graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
+    return copy
+
+
+def _is_small(tensor: onnx.TensorProto) -> bool:
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        return False
+    return math.prod(tensor.dims) * 8 <= LARGEST_KEPT

@@ -60,7 +60,7 @@ def with_signature(loss: F, predictions: Sequence[str], kinds: Mapping[str, Targ
 
 def loss_signature(loss: Loss, predictions: int = 1) -> LossSignature:
     """The predictions and targets of a loss, also of one whose options are set with functools.partial."""
-    found = _attached(loss)
+    found = declared_signature(loss)
     if found is None:
         names = _positional(loss)
         found = LossSignature(tuple(names[:predictions]), dict.fromkeys(names[predictions:], like_prediction))
@@ -72,10 +72,11 @@ def loss_signature(loss: Loss, predictions: int = 1) -> LossSignature:
     return found
 
 
-def _attached(loss: Loss) -> LossSignature | None:
+def declared_signature(loss: Loss) -> LossSignature | None:
+    """What `@targets` said about a loss; None where it said nothing."""
     if not isinstance(loss, functools.partial):
         return getattr(loss, _SIGNATURE, None)
-    whole = _attached(loss.func)
+    whole = declared_signature(loss.func)
     if whole is None:
         return None
     kinds = {name: kind for name, kind in whole.targets.items() if name not in loss.keywords}

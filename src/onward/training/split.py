@@ -6,7 +6,7 @@ pre-packs them. The training graph adds each gradient to a buffer, or replaces t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,9 +19,10 @@ from onward.autodiff.sweep import differentiable_path
 from onward.errors import NotDifferentiableError, OnwardError, UnknownNameError
 from onward.graph.builder import Builder
 from onward.graph.finish import finish, make_way, publish, to_input
+from onward.graph.parameters import parameters as parameters_of
 from onward.graph.prepare import ModelLike, prepare
 from onward.graph.shapes import is_floating, static_shape, static_size
-from onward.graph.upgrade import in_lowest_opset
+from onward.graph.upgrade import in_lowest_opset, upgrade
 from onward.signature import METADATA_KEY, Role, Signature
 from onward.training.modes import keep_empty_training_mode, switch_to_evaluation, update_running_statistics
 
@@ -39,21 +40,43 @@ class SplitModels:
 
     training: onnx.ModelProto
     evaluation: onnx.ModelProto
-    trainable: list[onnx.TensorProto]
-    frozen: list[onnx.TensorProto]
+    trainable: dict[str, ir.TensorProtocol]
+    frozen: dict[str, ir.TensorProtocol]
 
 
 def split(
-    model: ModelLike, *, trainable: Sequence[str], frozen: Sequence[str] = (), targets: Sequence[str] = ()
+    model: ModelLike,
+    *,
+    trainable: Sequence[str] | None,
+    frozen: Collection[str] = (),
+    targets: Collection[str] = (),
+    constants: Collection[str] = (),
+    opset: int | None = None,
 ) -> SplitModels:
     """Training and evaluation graph of `model`, whose first output is the loss.
 
-    `trainable` names initializers (or graph inputs, whose gradient is computed too); `frozen` names initializers that
-    belong to the checkpoint but do not change; `targets` names the graph inputs that only the loss uses.
+    Args:
+        model: the forward model with its loss.
+        trainable: initializers, or graph inputs, whose gradient is computed too. None means every parameter that
+            `onward.gradient` calls trainable, that influences the loss, and that is neither frozen nor a constant.
+        frozen: initializers that belong to the checkpoint but do not change; names that do not exist are ignored.
+        targets: the graph inputs that only the loss uses.
+        constants: initializers that are no parameters of the model, because the loss brought them.
+        opset: the lowest opset of the default domain that the graphs may have.
     """
     forward = prepare(model)
-    _check(forward, trainable)
-    return in_lowest_opset(forward, lambda copy: _split(copy, list(trainable), set(frozen), set(targets)))
+    for value in list(forward.graph.inputs):
+        if value.is_initializer():  # an input with a default value: the graph may change it, the caller does not
+            forward.graph.inputs.remove(value)
+    if opset is not None and opset > forward.opset_imports[""]:
+        forward = upgrade(forward, opset)
+    _check_loss(forward.graph.outputs[0])
+    if trainable is None:
+        names = _default_parameters(forward, {*frozen, *constants})
+    else:
+        names = list(dict.fromkeys(trainable))
+        _check_trainable(forward, names)
+    return in_lowest_opset(forward, lambda copy: _split(copy, names, set(frozen), set(targets)))
 
 
 def _split(forward: ir.Model, names: list[str], frozen: set[str], targets: set[str]) -> SplitModels:
@@ -107,8 +130,8 @@ def _split(forward: ir.Model, names: list[str], frozen: set[str], targets: set[s
     return SplitModels(
         training=finish(model),
         evaluation=_evaluation(evaluation, users, outputs, parameters, list(statistics.values())),
-        trainable=[_tensor(value) for value in kept if value.name in names],
-        frozen=[_tensor(value) for value in kept if value.name not in names],
+        trainable=_tensors(value for value in kept if value.name in names),
+        frozen=_tensors(value for value in kept if value.name not in names),
     )
 
 
@@ -140,42 +163,53 @@ def _name_gradient(op: Builder, gradient: ir.Value, name: str, named: set[ir.Val
     return gradient
 
 
-def _tensor(value: ir.Value) -> onnx.TensorProto:
-    assert value.const_value is not None
-    tensor = ir.serde.serialize_tensor(value.const_value)
-    tensor.name = value.name or ""
-    return tensor
+def _tensors(values: Iterable[ir.Value]) -> dict[str, ir.TensorProtocol]:
+    return {value.name or "": value.const_value for value in values if value.const_value is not None}
 
 
 def _user_role(value: ir.Value, targets: set[str]) -> Role:
     return Role.TARGET if value.name in targets else Role.INPUT
 
 
-def _check(model: ir.Model, trainable: Sequence[str]) -> None:
-    """Refuse what could only give a useless training graph."""
-    graph = model.graph
-    known = {value.name: value for value in (*graph.inputs, *graph.initializers.values())}
-    unknown = [name for name in trainable if name not in known]
-    if unknown:
-        raise UnknownNameError(
-            f"{', '.join(map(repr, unknown))} should be trained, but the model has no initializer or input of that "
-            f"name; it has {', '.join(repr(name) for name in graph.initializers) or 'no initializers'}"
-        )
-    integers = [name for name in trainable if not is_floating(known[name])]
-    if integers:
-        raise NotDifferentiableError(f"{', '.join(map(repr, integers))} cannot be trained: not floating point")
-    loss = graph.outputs[0]
+def _default_parameters(model: ir.Model, excluded: Collection[str]) -> list[str]:
+    loss = model.graph.outputs[0]
+    values = [p.value for p in parameters_of(model) if p.trainable and p.name not in excluded]
+    _, carrying = differentiable_path(model.graph, values, [loss])
+    return [value.name or "" for value in values if value in carrying]
+
+
+def _check_loss(loss: ir.Value) -> None:
     if not is_floating(loss):
         raise NotDifferentiableError(f"the loss {loss.name!r} is not floating point but {loss.type}")
     if static_size(loss) not in (1, None):
         raise OnwardError(
             f"the loss {loss.name!r} has shape {loss.shape}; a loss has one element. Reduce it by its mean or sum."
         )
-    targets = [known[name] for name in trainable]
+
+
+def _check_trainable(model: ir.Model, trainable: Sequence[str]) -> None:
+    """Refuse what could only give a useless training graph."""
+    graph = model.graph
+    known = {value.name: value for value in (*graph.inputs, *graph.initializers.values())}
+    unknown = [name for name in trainable if name not in known]
+    if unknown:
+        raise UnknownNameError(
+            f"{_quoted(unknown)} should be trained, but the model has no initializer or input of that name; it has "
+            f"{_quoted(graph.initializers) or 'no initializers'}"
+        )
+    integers = [name for name in trainable if not is_floating(known[name])]
+    if integers:
+        raise NotDifferentiableError(f"{_quoted(integers)} cannot be trained: not floating point")
+    targets, loss = [known[name] for name in trainable], graph.outputs[0]
     _, carrying = differentiable_path(graph, targets, [loss])
-    unreached = [value.name for value in targets if value not in carrying]
+    unreached = [value.name or "" for value in targets if value not in carrying]
     if unreached:
         raise OnwardError(
-            f"{', '.join(map(repr, unreached))} cannot be trained: the loss {loss.name!r} does not depend on it "
-            "through differentiable operators. Leave it out of requires_grad, or list it in frozen_params."
+            f"{_quoted(unreached)} cannot be trained: the loss {loss.name!r} does not depend on it through "
+            "differentiable operators. Leave it out of requires_grad, or list it in frozen_params."
         )
+
+
+def _quoted(names: Iterable[str]) -> str:
+    listed = list(names)
+    return ", ".join(map(repr, listed[:20])) + (f" and {len(listed) - 20} more" if len(listed) > 20 else "")

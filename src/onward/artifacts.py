@@ -1,0 +1,355 @@
+"""`generate_artifacts`: from a forward model to all files that training needs, as `onnxruntime.training.artifacts`."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from onward import losses, onnxblock, optim
+from onward.errors import InvalidModelError, OnwardError
+from onward.graph.saving import save_model
+from onward.onnxblock.loss import FunctionLoss
+from onward.onnxblock.model_accessor import ModelAccessor
+from onward.onnxblock.optim import RecipeOptimizer
+from onward.runtime import checkpoint
+from onward.runtime.files import replacing_together
+from onward.runtime.ort_format import convert_to_ort_format
+from onward.runtime.state import State
+from onward.training.split import SplitModels, split
+
+__all__ = ["Artifacts", "LossType", "OptimType", "generate_artifacts"]
+
+# A ModelProto above this size (in bytes) cannot be serialized; such a model is given as a path.
+USE_PATH_THRESHOLD = 2147483648
+
+logger = logging.getLogger(__name__)
+
+
+class LossType(Enum):
+    """The losses that `generate_artifacts` takes by name; those of onnxruntime-training have its numbers."""
+
+    MSELoss = 1
+    CrossEntropyLoss = 2
+    BCEWithLogitsLoss = 3
+    L1Loss = 4
+    SmoothL1Loss = 5
+    HuberLoss = 6
+    NLLLoss = 7
+    BCELoss = 8
+    KLDivLoss = 9
+    HingeLoss = 10
+    HingeEmbeddingLoss = 11
+    SoftMarginLoss = 12
+    MultiMarginLoss = 13
+    PoissonNLLLoss = 14
+    GaussianNLLLoss = 15
+    CosineEmbeddingLoss = 16
+    TripletMarginLoss = 17
+    FocalLoss = 18
+    BinaryFocalLoss = 19
+    SoftCrossEntropyLoss = 20
+
+
+class OptimType(Enum):
+    """The optimizers that `generate_artifacts` takes by name; those of onnxruntime-training have its numbers.
+
+    `AdamW` is that of Hugging Face and onnxruntime-training, `TorchAdamW` that of torch.
+    """
+
+    AdamW = 1
+    SGD = 2
+    TorchAdamW = 3
+    Adam = 4
+    Adamax = 5
+    LAMB = 6
+    Adagrad = 7
+    RMSprop = 8
+    Adadelta = 9
+    Lion = 10
+
+
+Loss = LossType | onnxblock.Block | losses.Loss | onnx.ModelProto | str | os.PathLike[str]
+Optimizer = OptimType | onnxblock.Block | optim.Optimizer | str
+
+
+@dataclass(frozen=True)
+class Artifacts:
+    """What `generate_artifacts` made.
+
+    Attributes:
+        training_model: forward, loss and backward.
+        eval_model: forward and loss.
+        optimizer_model: the update; None where no optimizer was given.
+        trainable: the names of the trained parameters, in the order of the checkpoint.
+        frozen: the names of the other parameters in the checkpoint.
+        paths: the files, by what they are: "training_model", "eval_model", "optimizer_model", "checkpoint",
+            "nominal_checkpoint".
+    """
+
+    training_model: onnx.ModelProto
+    eval_model: onnx.ModelProto
+    optimizer_model: onnx.ModelProto | None
+    trainable: list[str]
+    frozen: list[str]
+    paths: dict[str, Path]
+
+
+def generate_artifacts(
+    model: onnx.ModelProto | str | os.PathLike[str],
+    requires_grad: Sequence[str] | None = None,
+    frozen_params: Sequence[str] | None = None,
+    loss: Loss | None = None,
+    optimizer: Optimizer | None = None,
+    artifact_directory: str | bytes | os.PathLike[str] | None = None,
+    prefix: str = "",
+    ort_format: bool = False,
+    custom_op_library: str | bytes | os.PathLike[str] | None = None,
+    additional_output_names: Sequence[str] | None = None,
+    nominal_checkpoint: bool = False,
+    loss_input_names: Sequence[str] | None = None,
+) -> Artifacts:
+    """Write training_model.onnx, eval_model.onnx, checkpoint and, with an optimizer, optimizer_model.onnx.
+
+    Nothing is written before everything has been built. All models have one opset: that of `model`, unless training
+    needs operators of a newer one.
+
+    Args:
+        model: the forward model; the path of a file where it has external data or more than 2 GB.
+        requires_grad: the parameters to train. None means all that `onward.gradient` calls trainable, except
+            `frozen_params`.
+        frozen_params: parameters that belong to the checkpoint but are not trained; names that the model does not have
+            are ignored. All others stay inside the models.
+        loss: a `LossType`, the name of a loss of `onward.losses`, a block, a function ``(op, prediction, *targets)``,
+            or an ONNX model (or its path) with a scalar output. None means that the first output of the model is the
+            loss.
+        optimizer: an `OptimType`, a value or a name of `onward.optim`, or a block.
+        artifact_directory: where the files go, the current directory by default; created where it is missing.
+        prefix: what the names of the files begin with.
+        ort_format: write the models in the ORT format too.
+        custom_op_library: the library of the custom operators of the model.
+        additional_output_names: values that become outputs of the training and the eval model, after the loss.
+        nominal_checkpoint: write nominal_checkpoint too, which has the names and types of the parameters only.
+        loss_input_names: the values that the loss takes; by default all outputs of the model.
+
+    Returns:
+        The models, the names of the parameters, and the paths of the files.
+    """
+    proto, path = _load(model)
+    loss_block, optimizer_block = _loss_block(loss), _optimizer_block(optimizer)
+    training = _Training(
+        loss_block,
+        trainable=None if requires_grad is None else _listed("requires_grad", requires_grad),
+        frozen=_listed("frozen_params", frozen_params),
+        loss_inputs=_loss_inputs(proto, loss_block, loss_input_names),
+        outputs=_listed("additional output names", additional_output_names),
+    )
+    library = None if custom_op_library is None else Path(os.fsdecode(custom_op_library))
+    with contextlib.nullcontext() if library is None else onnxblock.custom_op_library(library):
+        with onnxblock.base(proto, path):
+            training()
+        optimizer_model = _optimizer_model(optimizer_block, training)
+    models = training.models
+    trainable = _by_group(list(models.trainable), optimizer_block)
+    protos = {"training_model": models.training, "eval_model": models.evaluation}
+    if optimizer_model is not None:
+        protos["optimizer_model"] = optimizer_model
+    state = State(
+        {name: models.trainable[name].numpy() for name in trainable},
+        {name: tensor.numpy() for name, tensor in models.frozen.items()},
+    )
+    directory = Path.cwd() if artifact_directory is None else Path(os.fsdecode(artifact_directory))
+    paths = {what: directory / f"{prefix}{what}.onnx" for what in protos}
+    paths["checkpoint"] = directory / f"{prefix}checkpoint"
+    if nominal_checkpoint:
+        paths["nominal_checkpoint"] = directory / f"{prefix}nominal_checkpoint"
+    for file in paths.values():
+        if file.exists():
+            logger.info("%s exists and is replaced", file)
+    with replacing_together(directory) as drafts:
+        for what, made in protos.items():
+            draft = drafts / paths[what].name
+            save_model(made, draft, external_data_folder=None if path is None else Path(path).resolve().parent)
+            if ort_format:
+                convert_to_ort_format(draft, library)
+        checkpoint.save(state, drafts / paths["checkpoint"].name)
+        if nominal_checkpoint:
+            checkpoint.save(state, drafts / paths["nominal_checkpoint"].name, nominal=True)
+    return Artifacts(models.training, models.evaluation, optimizer_model, trainable, list(models.frozen), paths)
+
+
+# What the caller gave ------------------------------------------------------------------------------------------------
+
+
+def _load(model: Any) -> tuple[onnx.ModelProto, str | None]:
+    """The model without external data, and the path of its file if it has one."""
+    if isinstance(model, (str, os.PathLike)):
+        path = os.fspath(model)
+        if not Path(path).is_file():
+            raise InvalidModelError(f"there is no model file at {path!r}")
+        try:
+            return onnx.load(path, load_external_data=False), path
+        except Exception as error:
+            raise InvalidModelError(f"{path!r} is not a readable ONNX model: {error}") from error
+    if not isinstance(model, onnx.ModelProto):
+        raise OnwardError(
+            "Please pass in either a string or an ONNX ModelProto for the model (or a path-like object), not "
+            f"{type(model).__name__}."
+        )
+    if not model.HasField("graph"):
+        raise InvalidModelError("the ModelProto has no graph; was it loaded from a file?")
+    if _size(model) > USE_PATH_THRESHOLD:
+        raise OnwardError(
+            "the model is larger than 2 GB, which is more than a ModelProto can be serialized to. Please pass in the "
+            "path of its file instead."
+        )
+    return model, None
+
+
+def _size(model: onnx.ModelProto) -> int:
+    try:
+        return model.ByteSize()
+    except Exception:  # protobuf refuses to count further than its limit
+        return USE_PATH_THRESHOLD + 1
+
+
+def _listed(argument: str, names: Any) -> list[str]:
+    """A list of names, each once."""
+    if names is None:
+        return []
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise OnwardError(f"Unknown type provided for {argument} {type(names)}. Expected a list of names.")
+    return list(dict.fromkeys(names))
+
+
+def _loss_block(loss: Any) -> onnxblock.Block:
+    if loss is None:
+        return onnxblock.blocks.PassThrough()
+    if isinstance(loss, LossType):
+        return getattr(onnxblock.loss, loss.name)()
+    if isinstance(loss, onnxblock.Block):
+        return loss
+    if isinstance(loss, onnx.ModelProto) or (isinstance(loss, (str, os.PathLike)) and _is_file_name(loss)):
+        return FunctionLoss(losses.from_model(loss))
+    if isinstance(loss, str):
+        return _loss_block(LossType[loss]) if loss in LossType.__members__ else FunctionLoss(losses.get(loss))
+    if callable(loss) and not isinstance(loss, type):
+        return FunctionLoss(loss)
+    raise OnwardError(
+        f"Unknown loss provided {type(loss)}. Expected loss to be a LossType, an onnxblock.Block, the name of a loss "
+        "of onward.losses, a function (op, prediction, *targets) or an ONNX model."
+    )
+
+
+def _is_file_name(loss: str | os.PathLike[str]) -> bool:
+    return not isinstance(loss, str) or loss.endswith(".onnx")
+
+
+def _loss_inputs(model: onnx.ModelProto, loss: onnxblock.Block, names: Sequence[str] | None) -> list[str]:
+    """The values that the loss takes, all outputs by default."""
+    if names:
+        return _listed("loss_input_names", names)
+    outputs = [output.name for output in model.graph.output]
+    if not outputs:
+        raise OnwardError("the model has no outputs, so there is nothing to train")
+    # The original gives a second output to the loss in place of its target, and trains towards that.
+    if isinstance(loss, FunctionLoss) and len(outputs) != loss.predictions:
+        raise OnwardError(
+            f"the model has {len(outputs)} outputs ({', '.join(outputs)}), but the loss takes {loss.predictions} of "
+            f"them; say which, for instance loss_input_names={outputs[: loss.predictions]!r}, or give a block that "
+            "combines them"
+        )
+    return outputs
+
+
+def _optimizer_block(optimizer: Any) -> onnxblock.ForwardBlock | None:
+    if isinstance(optimizer, str) and optimizer in OptimType.__members__:
+        optimizer = OptimType[optimizer]
+    if isinstance(optimizer, OptimType):
+        return getattr(onnxblock.optim, optimizer.name)()
+    if isinstance(optimizer, (str, optim.Optimizer)):
+        return RecipeOptimizer(optimizer)
+    if optimizer is None or isinstance(optimizer, onnxblock.ForwardBlock):
+        return optimizer
+    raise OnwardError(
+        f"Unknown optimizer provided {type(optimizer)}. Expected optimizer to be an OptimType, an "
+        "onnxblock.ForwardBlock, an onward.optim.Optimizer or the name of one."
+    )
+
+
+# What is built -------------------------------------------------------------------------------------------------------
+
+
+class _Training(onnxblock.TrainingBlock):
+    """The loss on top of the forward model, and everything that `split` wants to know."""
+
+    def __init__(
+        self,
+        loss: onnxblock.Block,
+        *,
+        trainable: list[str] | None,
+        frozen: list[str],
+        loss_inputs: list[str],
+        outputs: list[str],
+    ) -> None:
+        super().__init__()
+        both = sorted(set(trainable or ()) & set(frozen))
+        if both:
+            raise OnwardError(f"A parameter cannot be frozen and require gradient computation at the same time: {both}")
+        self._loss, self._trainable, self._frozen = loss, trainable, frozen
+        self._loss_inputs, self._additional_outputs = loss_inputs, outputs
+        self._arguments: dict[str, Any] = {}
+
+    def build(self) -> tuple[str, ...]:
+        loss = self._loss(*self._loss_inputs)
+        return (*((loss,) if isinstance(loss, str) else loss), *self._additional_outputs)
+
+    def _split(self, accessor: ModelAccessor) -> SplitModels:
+        self._arguments = {
+            "model": accessor.to_ir(),
+            "trainable": self._trainable,
+            "frozen": self._frozen,
+            "targets": accessor.added_inputs(),
+            "constants": accessor.added_initializers(),
+        }
+        return split(**self._arguments)
+
+    @property
+    def models(self) -> SplitModels:
+        return self._models
+
+    def move_to(self, opset: int) -> None:
+        """Make the models again, in this opset at least."""
+        self._models = split(**self._arguments, opset=opset)
+
+
+def _optimizer_model(block: onnxblock.ForwardBlock | None, training: _Training) -> onnx.ModelProto | None:
+    """The optimizer model in the opset of the others; where it needs a newer one, they move there."""
+    if block is None:
+        return None
+    while True:
+        opset = _opset(training.models.training)
+        with onnxblock.empty_base(opset):
+            block(training.parameters())
+        model = block.to_model_proto()
+        if _opset(model) <= opset:
+            return model
+        training.move_to(_opset(model))
+
+
+def _opset(model: onnx.ModelProto) -> int:
+    return next(imported.version for imported in model.opset_import if imported.domain in ("", "ai.onnx"))
+
+
+def _by_group(names: list[str], block: onnxblock.ForwardBlock | None) -> list[str]:
+    """The parameters group by group, so that each group is one piece of the runtime's flat buffers."""
+    if not isinstance(block, RecipeOptimizer):
+        return names
+    return [name for members in block.optimizer.partition(names).values() for name in members]

@@ -1,0 +1,71 @@
+"""The gradient graph of a torch module."""
+
+from __future__ import annotations
+
+import io
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx
+
+from onward.autodiff.gradient import gradient
+from onward.graph.saving import save_model
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["export_gradient_graph"]
+
+
+def export_gradient_graph(
+    model: torch.nn.Module,
+    loss_fn: Callable[[Any, Any], Any],
+    example_input: torch.Tensor,
+    example_labels: torch.Tensor,
+    gradient_graph_path: str | os.PathLike[str],
+    opset_version: int = 12,
+) -> None:
+    """Write the graph of a module, its loss, and the gradient with respect to each parameter that requires one.
+
+    Inputs: ``input``, ``labels`` and all parameters; outputs: ``output``, ``loss`` and ``<parameter>_grad`` in the
+    order of `model.named_parameters()`. The first axis of input, labels and output is the batch, of any size.
+    """
+    forward = _export(model, loss_fn, example_input, example_labels, opset_version)
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    save_model(gradient(forward, wrt=trained, of="loss"), Path(gradient_graph_path))
+
+
+def _export(
+    model: torch.nn.Module, loss_fn: Callable[[Any, Any], Any], example_input: Any, labels: Any, opset: int
+) -> onnx.ModelProto:
+    import torch
+
+    names = [name for name, _ in model.named_parameters()]
+
+    class WithLoss(torch.nn.Module):
+        """A function of the input, the labels and the parameters."""
+
+        def forward(self, example: Any, labels: Any, *parameters: Any) -> tuple[Any, Any]:
+            output = torch.func.functional_call(model, dict(zip(names, parameters, strict=True)), (example,))
+            return output, loss_fn(output, labels)
+
+    file = io.BytesIO()
+    with warnings.catch_warnings():
+        # This exporter is called legacy. It keeps the names of parameters, which the newer one does not.
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            WithLoss(),
+            (example_input, labels, *(parameter.detach() for parameter in model.parameters())),
+            file,
+            input_names=["input", "labels", *names],
+            output_names=["output", "loss"],
+            dynamic_axes={name: {0: "batch_size"} for name in ("input", "labels", "output")},
+            opset_version=opset,
+            do_constant_folding=False,
+            training=torch.onnx.TrainingMode.TRAINING if model.training else torch.onnx.TrainingMode.EVAL,
+            dynamo=False,
+        )
+    return onnx.load_model_from_string(file.getvalue())

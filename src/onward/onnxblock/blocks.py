@@ -1,0 +1,389 @@
+"""Blocks of one operator, and the class that all blocks derive from."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from onward import optim
+from onward.errors import OnwardError, UnknownValueError
+from onward.graph.builder import Builder
+from onward.onnxblock import model_accessor
+from onward.onnxblock._graph_utils import generate_graph_name
+from onward.onnxblock.checking import check_nodes_since
+from onward.onnxblock.tracing import trace
+
+
+class Block(ABC):
+    """What can be stacked on top of a model: a function from names of values to names of values.
+
+    Subclasses implement `build`, which changes `self.base` (with `onnx.helper`, or by calling other blocks) and
+    returns the names of what it made. Blocks keep no state of the model: they can be called many times, on many models
+    and in many threads. Subclasses need not call `__init__`. `temp_file_name` is accepted and not used: no file is
+    ever written.
+    """
+
+    def __init__(self, temp_file_name: str = "temp.onnx") -> None:
+        if os.path.isabs(temp_file_name):
+            raise OnwardError("Please pass in a relative path for the temp_file_name.")
+        self.temp_onnx_file_path = os.path.join(os.getcwd(), temp_file_name)
+        self.temp_external_data_file_name = f"{temp_file_name}.data"
+
+    @property
+    def base(self) -> onnx.ModelProto | None:
+        """The model to change; after `with onnxblock.base(...)`, the one that the block was called on last."""
+        accessor = model_accessor.active()
+        return vars(self).get("_last_base") if accessor is None else accessor.model
+
+    @base.setter
+    def base(self, model: onnx.ModelProto | None) -> None:
+        accessor = model_accessor.active()
+        if accessor is not None and model is not None:
+            accessor.model = model
+        vars(self)["_last_base"] = model
+
+    @abstractmethod
+    def build(self, *args: Any, **kwargs: Any) -> Any:
+        """Change the model; returns the names of the results."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._run(args, kwargs)
+
+    def _run(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        accessor = model_accessor.current()
+        vars(self)["_last_base"] = accessor.model
+        start = len(accessor.model.graph.node)
+        output = self.build(*args, **kwargs)
+        check_nodes_since(accessor, start, type(self).__name__)
+        return output
+
+    def infer_shapes_on_base(self) -> onnx.ModelProto:
+        """Write all types and shapes that can be inferred into the model."""
+        accessor = model_accessor.current()
+        inferred = accessor.inferred()
+        del accessor.model.graph.value_info[:]
+        accessor.model.graph.value_info.extend(inferred.graph.value_info)
+        return accessor.model
+
+
+def _add_node(
+    op_type: str,
+    inputs: Sequence[str],
+    *,
+    output: str | None = None,
+    name: str | None = None,
+    domain: str | None = None,
+    **attributes: Any,
+) -> str:
+    """Append a node with one output to the model; returns the name of the output."""
+    output_name = generate_graph_name(output or f"{op_type.lower()}_output")
+    node_name = generate_graph_name(name or op_type)
+    node = onnx.helper.make_node(op_type, inputs, [output_name], node_name, domain=domain, **attributes)
+    model_accessor.current().model.graph.node.append(node)
+    return output_name
+
+
+def _add_initializer(token: str, values: Any, dtype: int = onnx.TensorProto.FLOAT) -> str:
+    """Append an initializer to the model; numbers become tensors of shape [1]."""
+    name = generate_graph_name(token)
+    array = np.atleast_1d(np.asarray(values, dtype=ir.DataType(dtype).numpy()))
+    tensor = ir.serde.serialize_tensor(ir.tensor(array, dtype=ir.DataType(dtype), name=name))
+    model_accessor.current().model.graph.initializer.append(tensor)
+    return name
+
+
+def _element_type(name: str) -> int:
+    """The type of a value; float where it cannot be found out."""
+    try:
+        found: int = model_accessor.current().value_info(name).type.tensor_type.elem_type
+    except UnknownValueError:
+        found = onnx.TensorProto.UNDEFINED
+    return found or onnx.TensorProto.FLOAT
+
+
+class _BinaryOp(Block):
+    """An operator of two values."""
+
+    def __init__(self, op_name: str) -> None:
+        super().__init__()
+        if not op_name:
+            raise OnwardError("Unknown op name provided to create a binary op.")
+        self._op_name = op_name
+
+    def build(self, input_name1: str, input_name2: str) -> str:
+        return _add_node(self._op_name, _of_one_type(input_name1, input_name2))
+
+
+def _of_one_type(*names: str) -> list[str]:
+    """The names, where constants of this module take the type of the value that they meet."""
+    accessor = model_accessor.current()
+    constants = {name for name in names if name.startswith("onnx::initializer::")}
+    others = [name for name in names if name not in constants]
+    if not constants or not others:
+        return list(names)
+    dtype = _element_type(others[0])
+    return [_converted(accessor, name, dtype) if name in constants else name for name in names]
+
+
+def _converted(accessor: model_accessor.ModelAccessor, name: str, dtype: int) -> str:
+    tensor = next((tensor for tensor in accessor.model.graph.initializer if tensor.name == name), None)
+    if tensor is None or tensor.data_type == dtype or dtype not in (int(t) for t in _FLOATS):
+        return name
+    return _add_initializer("initializer", onnx.numpy_helper.to_array(tensor), dtype)
+
+
+_FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+
+
+class Add(_BinaryOp):
+    """a + b."""
+
+    def __init__(self) -> None:
+        super().__init__("Add")
+
+
+class Sub(_BinaryOp):
+    """a - b."""
+
+    def __init__(self) -> None:
+        super().__init__("Sub")
+
+
+class Mul(_BinaryOp):
+    """a b."""
+
+    def __init__(self) -> None:
+        super().__init__("Mul")
+
+
+class Div(_BinaryOp):
+    """a / b."""
+
+    def __init__(self) -> None:
+        super().__init__("Div")
+
+
+class Pow(Block):
+    """x to a constant power."""
+
+    def __init__(self, exponent: float) -> None:
+        super().__init__()
+        self._exponent = exponent
+
+    def build(self, pow_input_name: str) -> str:
+        exponent = _add_initializer("pow_exponent", self._exponent, _element_type(pow_input_name))
+        return _add_node("Pow", [pow_input_name, exponent])
+
+
+class _UnaryOp(Block):
+    """An operator of one value."""
+
+    def __init__(self, op_name: str, **attributes: Any) -> None:
+        super().__init__()
+        if not op_name:
+            raise OnwardError("Unknown op name provided to create a unary op.")
+        self._op_name = op_name
+        self._attributes = attributes
+
+    def build(self, input_name: str) -> str:
+        return _add_node(self._op_name, [input_name], **self._attributes)
+
+
+class ReduceMean(_UnaryOp):
+    """The mean of all elements."""
+
+    def __init__(self, keepdims: bool = True) -> None:
+        super().__init__("ReduceMean", keepdims=int(keepdims))
+
+
+class ReduceSum(_UnaryOp):
+    """The sum of all elements."""
+
+    def __init__(self, keepdims: bool = True) -> None:
+        super().__init__("ReduceSum", keepdims=int(keepdims))
+
+
+class Sigmoid(_UnaryOp):
+    """1 / (1 + exp(-x))."""
+
+    def __init__(self) -> None:
+        super().__init__("Sigmoid")
+
+
+class Log(_UnaryOp):
+    """The natural logarithm."""
+
+    def __init__(self) -> None:
+        super().__init__("Log")
+
+
+class Neg(_UnaryOp):
+    """-x."""
+
+    def __init__(self) -> None:
+        super().__init__("Neg")
+
+
+class Abs(_UnaryOp):
+    """|x|."""
+
+    def __init__(self) -> None:
+        super().__init__("Abs")
+
+
+class Constant(Block):
+    """A number, as an initializer of shape [1]; float, unless Add, Sub, Mul or Div meets it with another type."""
+
+    def __init__(self, value_float: float) -> None:
+        super().__init__()
+        self._value = value_float
+
+    def build(self) -> str:
+        return _add_initializer("initializer", self._value)
+
+
+class SequenceConstruct(Block):
+    """A sequence of tensors."""
+
+    def build(self, *sequence_input_names: str) -> str:
+        return _add_node("SequenceConstruct", sequence_input_names)
+
+
+class ReduceAllL2(Block):
+    """sqrt(sum of x² over all elements of all tensors), of shape [1], in standard operators."""
+
+    def build(self, *reduce_input_names: str) -> str:
+        accessor = model_accessor.current()
+
+        def norm(op: Builder, tensors: list[ir.Value]) -> ir.Value:
+            with op.scope("ReduceAllL2"):
+                return op.reshape(op.Sqrt(optim.sum_of_squares(op, tensors)), [1])
+
+        return trace(accessor, norm, [accessor.value(name) for name in reduce_input_names], "reducealll2_output")
+
+
+class Clip(Block):
+    """x within bounds; None for no bound."""
+
+    def __init__(self, clip_min: float | None = None, clip_max: float | None = None) -> None:
+        super().__init__()
+        self._bounds = {"clip_min": clip_min, "clip_max": clip_max}
+
+    def build(self, clip_input_name: str) -> str:
+        dtype = _element_type(clip_input_name)
+        inputs = [clip_input_name]
+        for token, bound in self._bounds.items():
+            inputs.append("" if bound is None else _add_scalar(token, bound, dtype))
+        return _add_node("Clip", inputs)
+
+
+def _add_scalar(token: str, value: float, dtype: int) -> str:
+    """A bound of Clip has rank 0 by the standard; the original's has shape [1], which onnxruntime takes too."""
+    name = generate_graph_name(token)
+    array = np.asarray(value, dtype=ir.DataType(dtype).numpy())
+    tensor = ir.serde.serialize_tensor(ir.tensor(array, dtype=ir.DataType(dtype), name=name))
+    model_accessor.current().model.graph.initializer.append(tensor)
+    return name
+
+
+class PassThrough(Block):
+    """The values themselves, as a tuple of names."""
+
+    def build(self, *input_names: str) -> tuple[str, ...]:
+        return input_names
+
+
+class InputLike(Block):
+    """A new graph input with the type and shape of a value of the model."""
+
+    def __init__(self, like: str) -> None:
+        super().__init__()
+        self._like = like
+
+    def build(self, input_name: str | None = None) -> str:
+        accessor = model_accessor.current()
+        try:
+            like = accessor.value_info(self._like)
+        except UnknownValueError:
+            raise UnknownValueError(f"Could not find input or output with name {self._like}") from None
+        created = onnx.ValueInfoProto()
+        created.CopyFrom(like)
+        created.name = input_name or generate_graph_name("input")
+        accessor.model.graph.input.append(created)
+        return created.name
+
+
+class LabelEncoder(Block):
+    """Replaces keys by values: LabelEncoder of ai.onnx.ml, which the model must import."""
+
+    def __init__(
+        self,
+        default_float: float = 0.0,
+        default_int64: int = -1,
+        default_string: str = "_Unused",
+        keys_floats: Sequence[float] | None = None,
+        keys_int64s: Sequence[int] | None = None,
+        keys_strings: Sequence[str] | None = None,
+        values_floats: Sequence[float] | None = None,
+        values_int64s: Sequence[int] | None = None,
+        values_strings: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__()
+        lists = {
+            "keys_floats": keys_floats,
+            "keys_int64s": keys_int64s,
+            "keys_strings": keys_strings,
+            "values_floats": values_floats,
+            "values_int64s": values_int64s,
+            "values_strings": values_strings,
+        }
+        defaults = {"default_float": default_float, "default_int64": default_int64, "default_string": default_string}
+        self._attributes = {**defaults, **{name: values for name, values in lists.items() if values is not None}}
+
+    def build(self, label_encoder_input_name: str) -> str:
+        return _add_node(
+            "LabelEncoder",
+            [label_encoder_input_name],
+            output="label_encoder.output",
+            name="label_encoder",
+            domain="ai.onnx.ml",
+            **self._attributes,
+        )
+
+
+class Cast(Block):
+    """x in another type."""
+
+    def __init__(self, to: int) -> None:
+        super().__init__()
+        self._to = to
+
+    def build(self, cast_input_name: str) -> str:
+        return _add_node("Cast", [cast_input_name], output="cast.output", to=self._to)
+
+
+class Linear(Block):
+    """alpha x W + beta b with W `[in, out]`; both drawn from numpy's standard normal distribution, as in the original.
+
+    `np.random.seed` makes them reproducible.
+    """
+
+    def __init__(
+        self, in_features: int, out_features: int, bias: bool = True, alpha: float = 1.0, beta: float = 1.0
+    ) -> None:
+        super().__init__()
+        self._shape = (in_features, out_features)
+        self._bias, self._alpha, self._beta = bias, alpha, beta
+
+    def build(self, linear_input_name: str) -> str:
+        dtype = _element_type(linear_input_name)
+        inputs = [linear_input_name, _add_initializer("linear.weight", np.random.randn(*self._shape), dtype)]
+        if self._bias:
+            inputs.append(_add_initializer("linear.bias", np.random.randn(self._shape[1]), dtype))
+        return _add_node("Gemm", inputs, output="linear.output", name="linear", alpha=self._alpha, beta=self._beta)

@@ -1,0 +1,269 @@
+"""The model that blocks are working on: one for each thread or task, so that they do not get into each other's way."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from onward.errors import InvalidModelError, OnwardError, UnknownValueError
+from onward.graph.opsets import accepted_by_runtime
+from onward.graph.prepare import prepare
+from onward.graph.skeleton import proto_skeleton
+from onward.graph.upgrade import upgrade
+
+_current: ContextVar[ModelAccessor | None] = ContextVar("onward_model_accessor", default=None)
+_library: ContextVar[os.PathLike[str] | None] = ContextVar("onward_custom_op_library", default=None)
+
+
+def __getattr__(name: str) -> Any:
+    # The original keeps these two in module globals, and people read them.
+    if name == "_GLOBAL_ACCESSOR":
+        return _current.get()
+    if name == "_GLOBAL_CUSTOM_OP_LIBRARY":
+        return _library.get()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+class ModelAccessor:
+    """The model being built, the names taken in it, and what it was before any block changed it."""
+
+    def __init__(self, model: onnx.ModelProto, model_path: str | os.PathLike[str] | None = None) -> None:
+        self._model = model
+        self._path = None if model_path is None else os.fspath(model_path)
+        self._names = _Names()
+        self._counter = 0
+        self._first_inputs = {value.name for value in model.graph.input}
+        self._first_initializers = {tensor.name for tensor in model.graph.initializer}
+
+    @property
+    def model(self) -> onnx.ModelProto:
+        if self._model is None:
+            raise OnwardError("The onnx model has not been initialized yet.")
+        return self._model
+
+    @model.setter
+    def model(self, model: onnx.ModelProto) -> None:
+        self._model = model
+        self._names = _Names()
+
+    @property
+    def path(self) -> str:
+        """The file that the model came from; its external data lies beside it."""
+        if self._path is None:
+            raise OnwardError("The path of the onnx model is not known: it was given as a ModelProto.")
+        return self._path
+
+    @property
+    def has_path(self) -> bool:
+        return self._path is not None
+
+    @property
+    def opset(self) -> int:
+        """The version of the default domain."""
+        for imported in self.model.opset_import:
+            if imported.domain in ("", "ai.onnx"):
+                return imported.version
+        raise InvalidModelError("the model does not say which opset of the default domain it uses")
+
+    def added_inputs(self) -> list[str]:
+        """Graph inputs that blocks created: the targets of losses."""
+        return [value.name for value in self.model.graph.input if value.name not in self._first_inputs]
+
+    def added_initializers(self) -> list[str]:
+        """Initializers that blocks created."""
+        return [tensor.name for tensor in self.model.graph.initializer if tensor.name not in self._first_initializers]
+
+    # Names --------------------------------------------------------------------------------------------------------
+
+    def has(self, name: str) -> bool:
+        """Whether a value or a node is called so."""
+        return self._names.has(name, self.model.graph)
+
+    def numbered_name(self, token: str) -> str:
+        """``onnx::<token>::<n>`` with the next free number of this model."""
+        while True:
+            self._counter += 1
+            name = f"onnx::{token}::{self._counter}"
+            if self._names.take(name, self.model.graph):
+                return name
+
+    def unique_name(self, wanted: str) -> str:
+        """`wanted`, or ``<wanted>_<n>`` with the smallest free n."""
+        name, count = wanted, 0
+        while not self._names.take(name, self.model.graph):
+            count += 1
+            name = f"{wanted}_{count}"
+        return name
+
+    # Values -------------------------------------------------------------------------------------------------------
+
+    def value_info(self, name: str) -> onnx.ValueInfoProto:
+        """Type and shape of a value; found by inference where no list of the graph has it."""
+        found = find_value_info(self.model.graph, name)
+        if found is None and self.has(name):
+            found = find_value_info(self.inferred().graph, name)
+        if found is None:
+            raise UnknownValueError(f"Could not find {name!r} among the inputs, outputs and typed values of the model.")
+        return found
+
+    def value(self, name: str) -> ir.Value:
+        """A value of that name, type and shape, in no graph."""
+        info = ir.serde.deserialize_value_info_proto(self.value_info(name), None)
+        return ir.Value(name=name, type=info.type, shape=info.shape)
+
+    def inferred(self) -> onnx.ModelProto:
+        """The model without its weights, and with all types and shapes that can be inferred."""
+        return onnx.shape_inference.infer_shapes(proto_skeleton(self.model))
+
+    # The whole model ----------------------------------------------------------------------------------------------
+
+    def to_ir(self) -> ir.Model:
+        """The model as the rest of onward takes it, external data found."""
+        model = ir.serde.deserialize_model(self.model)
+        if self._path is not None:
+            ir.external_data.set_base_dir(model.graph, Path(self._path).resolve().parent)
+        return model
+
+    def upgrade(self, opset: int) -> None:
+        """Move the model to a newer opset, which some block needs."""
+        added = set(self.added_initializers())
+        self.model = ir.serde.serialize_model(upgrade(prepare(self.to_ir()), opset))
+        # Constant nodes of the model are initializers now.
+        self._first_initializers = {tensor.name for tensor in self.model.graph.initializer} - added
+
+
+def find_value_info(graph: onnx.GraphProto, name: str) -> onnx.ValueInfoProto | None:
+    """What the lists of a graph say about a value, initializers included."""
+    for values in (graph.output, graph.input, graph.value_info):
+        for value in values:
+            if value.name == name and value.HasField("type"):
+                return value
+    for tensor in graph.initializer:
+        if tensor.name == name:
+            return onnx.helper.make_tensor_value_info(name, tensor.data_type, list(tensor.dims))
+    return None
+
+
+class _Names:
+    """The names taken in a graph. Only what was added since the last question is read, unless something went away."""
+
+    def __init__(self) -> None:
+        self._found: set[str] = set()
+        self._given: set[str] = set()
+        self._read = (0, 0, 0)
+
+    def has(self, name: str, graph: onnx.GraphProto) -> bool:
+        self._refresh(graph)
+        if name in self._found:
+            return True
+        # Whoever renames something in the middle leaves no other trace.
+        self._read = (0, 0, 0)
+        self._refresh(graph)
+        return name in self._found
+
+    def take(self, name: str, graph: onnx.GraphProto) -> bool:
+        """Reserve a name; False where it is taken."""
+        self._refresh(graph)
+        if name in self._found or name in self._given:
+            return False
+        self._given.add(name)
+        return True
+
+    def _refresh(self, graph: onnx.GraphProto) -> None:
+        sizes = (len(graph.node), len(graph.input), len(graph.initializer))
+        if any(now < before for now, before in zip(sizes, self._read, strict=True)) or self._read == (0, 0, 0):
+            self._found, self._read = set(), (0, 0, 0)
+        nodes, inputs, initializers = self._read
+        self._found.update(_names_of(graph.node[nodes:]))
+        self._found.update(value.name for value in graph.input[inputs:])
+        self._found.update(tensor.name for tensor in graph.initializer[initializers:])
+        self._read = sizes
+
+
+def _names_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
+    for node in nodes:
+        yield from node.output
+        if node.name:
+            yield node.name
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from (value.name for value in attribute.g.input)
+                yield from _names_of(attribute.g.node)
+
+
+def active() -> ModelAccessor | None:
+    """The accessor of this thread or task, if there is one."""
+    return _current.get()
+
+
+def current() -> ModelAccessor:
+    """The accessor of this thread or task."""
+    accessor = _current.get()
+    if accessor is None:
+        raise OnwardError(
+            "a block was called outside of a model: call it inside `with onnxblock.base(model):` or "
+            "`with onnxblock.empty_base():`"
+        )
+    return accessor
+
+
+def current_library() -> os.PathLike[str] | None:
+    """The custom operator library of this thread or task, if there is one."""
+    return _library.get()
+
+
+@contextlib.contextmanager
+def base(model: onnx.ModelProto, model_path: str | os.PathLike[str] | None = None) -> Iterator[ModelAccessor]:
+    """Let the blocks called inside work on a copy of `model`; `model_path` says where its external data lies."""
+    if model is None:
+        raise OnwardError("Base onnx model cannot be None. Please use onnxblock.empty_base() to start without one.")
+    with _working_on(lambda: ModelAccessor(copy.deepcopy(model), model_path)) as accessor:
+        yield accessor
+
+
+@contextlib.contextmanager
+def empty_base(opset_version: int | None = None) -> Iterator[ModelAccessor]:
+    """Let the blocks called inside build a model from nothing, by default in the newest opset that can run."""
+    opset, ir_version = accepted_by_runtime()
+    known = onnx.defs.onnx_opset_version()
+    model = onnx.ModelProto(ir_version=min(ir_version, onnx.IR_VERSION), producer_name="onward")
+    model.graph.name = "graph"
+    model.opset_import.extend(
+        [onnx.helper.make_opsetid("com.microsoft", 1), onnx.helper.make_opsetid("", opset_version or min(opset, known))]
+    )
+    with _working_on(lambda: ModelAccessor(model)) as accessor:
+        yield accessor
+
+
+@contextlib.contextmanager
+def _working_on(make: Any) -> Iterator[ModelAccessor]:
+    if _current.get() is not None:
+        raise OnwardError("Base onnx model already exists. Cannot create multiple ModelAccessors.")
+    accessor = make()
+    token = _current.set(accessor)
+    try:
+        yield accessor
+    finally:
+        _current.reset(token)
+
+
+@contextlib.contextmanager
+def custom_op_library(custom_op_library_path: os.PathLike[str]) -> Iterator[os.PathLike[str]]:
+    """Name the library of the custom operators that the model uses."""
+    if _library.get() is not None:
+        raise OnwardError("Custom op library already exists. Cannot create multiple custom op libraries.")
+    if not Path(custom_op_library_path).exists():
+        raise OnwardError(f"Custom op library path {custom_op_library_path} does not exist.")
+    token = _library.set(custom_op_library_path)
+    try:
+        yield custom_op_library_path
+    finally:
+        _library.reset(token)
