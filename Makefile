@@ -8,6 +8,10 @@ PY := $(VENV)/bin/python
 # torch goes in first and by itself: asked for through a range, it brings gigabytes of GPU libraries.
 TORCH := $(shell sed -n 's/.*"\(torch==[^"]*\)".*/\1/p' pyproject.toml)
 
+# Packages to compare with that cannot share our environment.
+PEERS := .peers
+ORT_TRAINING := $(PEERS)/onnxruntime-training
+
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -41,9 +45,17 @@ format: $(VENV)/test ## format the code and fix what can be fixed by itself
 coverage-table: $(VENV)/test ## write docs/coverage.md: which operators have a gradient
 	$(PY) -m tests.conformance.table
 
+.PHONY: bench
+bench: $(VENV)/test $(ORT_TRAINING)/created ## time training steps against PyTorch and onnxruntime-training; BENCH="--quick"
+	$(PY) -m benchmarks.run --ort-training $(ORT_TRAINING)/bin/python $(BENCH)
+
+.PHONY: record-golden
+record-golden: $(ORT_TRAINING)/created ## record tests/golden again from onnxruntime-training
+	$(ORT_TRAINING)/bin/python tests/golden/record.py
+
 .PHONY: clean
 clean: ## remove the environment and all that was generated
-	rm -rf $(VENV) out build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) out build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The files below are stamps: an environment is made again when pyproject.toml changes.
@@ -62,4 +74,12 @@ $(VENV)/demo: $(VENV)/created pyproject.toml
 $(VENV)/test: $(VENV)/created pyproject.toml
 	$(PY) -m pip install --quiet "$(TORCH)"
 	$(PY) -m pip install --quiet --editable ".[demo,test]"
+	@touch $@
+
+# The last release of onnxruntime-training; it has wheels for Python 3.8 to 3.11 and needs older neighbours.
+$(ORT_TRAINING)/created:
+	@echo "setting up $(ORT_TRAINING), once"
+	$(PYTHON) -m venv $(ORT_TRAINING)
+	$(ORT_TRAINING)/bin/python -m pip install --quiet "$(TORCH)"
+	$(ORT_TRAINING)/bin/python -m pip install --quiet "onnxruntime-training-cpu==1.19.2" "numpy<2" "onnx<1.17"
 	@touch $@
