@@ -205,21 +205,21 @@ def _save_external(builder: Any, groups: Iterable[FlatTensors], path: Path) -> l
 def _save_tensor(
     builder: Any, name: str, dtype: np.dtype, array: np.ndarray | None = None, *, offset: int | None = None
 ) -> int:
-    title = builder.CreateString(name)
-    dims = raw = None
     table = _table("Tensor")
-    if array is not None:
-        table.TensorStartDimsVector(builder, array.ndim)
-        for size in reversed(array.shape):
-            builder.PrependInt64(size)
-        dims = builder.EndVector()
-        if offset is None:
-            raw = builder.CreateNumpyVector(_bytes(array))
+    title = builder.CreateString(name)
+    # A tensor without values has empty vectors, not none: the original insists on them.
+    shape = () if array is None else array.shape
+    table.TensorStartDimsVector(builder, len(shape))
+    for size in reversed(shape):
+        builder.PrependInt64(size)
+    dims = builder.EndVector()
+    raw = None
+    if offset is None:
+        raw = builder.CreateNumpyVector(np.zeros(0, np.uint8) if array is None else _bytes(array))
     table.TensorStart(builder)
     table.TensorAddName(builder, title)
     table.TensorAddDataType(builder, TENSOR_TYPES[dtype.name])
-    if dims is not None:
-        table.TensorAddDims(builder, dims)
+    table.TensorAddDims(builder, dims)
     if raw is not None:
         table.TensorAddRawData(builder, raw)
     if offset is not None:
