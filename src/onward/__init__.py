@@ -9,21 +9,36 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from onward import api, artifacts, losses, onnxblock, optim, testing
     from onward.autodiff.gradient import gradient
     from onward.errors import OnwardError
+    from onward.training.step import training_step
 
 __version__ = "0.1.0"
-__all__ = ["OnwardError", "gradient"]
+__all__ = [
+    "OnwardError",
+    "api",
+    "artifacts",
+    "gradient",
+    "losses",
+    "onnxblock",
+    "optim",
+    "testing",
+    "training_step",
+]
 
 _HOMES = {
     "OnwardError": "onward.errors",
     "gradient": "onward.autodiff.gradient",
+    "training_step": "onward.training.step",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in __all__:
+        return importlib.import_module(f"onward.{name}")
     raise AttributeError(f"module 'onward' has no attribute {name!r}")
 
 

@@ -36,7 +36,13 @@ def test_every_public_name_can_be_loaded() -> None:
     assert onward.__all__ == sorted(onward.__all__)
     assert dir(onward) == onward.__all__
     for name in onward.__all__:
-        assert getattr(onward, name).__name__ == name
+        assert getattr(onward, name).__name__ in (name, f"onward.{name}")
+
+
+def test_submodules_are_loaded_when_asked_for() -> None:
+    loaded = loaded_after("import onward; onward.artifacts.generate_artifacts; onward.onnxblock.blocks.Add")
+    assert {"onward.artifacts", "onward.onnxblock"} <= loaded
+    assert not loaded & {"torch", "sklearn", "matplotlib"}
 
 
 def test_unknown_names_are_attribute_errors() -> None:

@@ -27,25 +27,26 @@ MAY_IMPORT: dict[str, set[str]] = {
     # A device without onnx and onnx_ir can train, so this one stands on nothing that builds graphs.
     "runtime": BASE,
     "testing": FRONT,
-    # Front-ends. They never import each other.
-    "artifacts": FRONT,
+    # Front-ends. They never import each other, but artifacts are made of blocks.
+    "artifacts": FRONT | {"onnxblock"},
     "onnxblock": FRONT,
     "api": FRONT,
     "trainer": FRONT,
     "sklearn": FRONT,
     "torch": FRONT,
     "cli": FRONT,
-    "as_onnxruntime_training": FRONT | {"artifacts", "onnxblock", "api"},
+    "experimental": FRONT,
+    "as_onnxruntime_training": FRONT | {"artifacts", "onnxblock", "api", "experimental"},
 }
 
 # Package from outside -> the parts that may import it. The standard library and numpy are open to all.
 MAY_BE_IMPORTED_BY: dict[str, set[str]] = {
-    "onnx": BUILD | {"testing", "artifacts", "onnxblock", "trainer", "sklearn", "torch", "cli"},
+    "onnx": BUILD | {"testing", "artifacts", "onnxblock", "trainer", "sklearn", "torch", "cli", "experimental"},
     "onnx_ir": BUILD | {"testing", "artifacts", "onnxblock", "trainer", "sklearn", "torch", "cli"},
     "onnxruntime": {"runtime", "testing"},
     "safetensors": {"runtime"},
     "tqdm": {"runtime", "trainer", "sklearn", "torch", "cli"},
-    "torch": {"torch"},
+    "torch": {"torch", "experimental"},
     "sklearn": {"sklearn"},
     "typer": {"cli"},
     "rich": {"cli"},

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +50,8 @@ def _export(
         """A function of the input, the labels and the parameters."""
 
         def forward(self, example: Any, labels: Any, *parameters: Any) -> tuple[Any, Any]:
-            output = torch.func.functional_call(model, dict(zip(names, parameters, strict=True)), (example,))
+            with _parameters_replaced(model, parameters):
+                output = model(example)
             return output, loss_fn(output, labels)
 
     file = io.BytesIO()
@@ -59,7 +61,7 @@ def _export(
         torch.onnx.export(
             WithLoss(),
             (example_input, labels, *(parameter.detach() for parameter in model.parameters())),
-            file,
+            file,  # type: ignore[arg-type]  # this exporter takes files too
             input_names=["input", "labels", *names],
             output_names=["output", "loss"],
             dynamic_axes={name: {0: "batch_size"} for name in ("input", "labels", "output")},
@@ -69,3 +71,22 @@ def _export(
             dynamo=False,
         )
     return onnx.load_model_from_string(file.getvalue())
+
+
+@contextlib.contextmanager
+def _parameters_replaced(model: torch.nn.Module, values: Sequence[Any]) -> Iterator[None]:
+    """Compute with other tensors in place of the parameters. torch.func.functional_call does not work when traced."""
+    replacements = dict(zip(model.parameters(), values, strict=True))
+    places = [
+        (module._parameters, name, parameter)
+        for module in model.modules()
+        for name, parameter in module._parameters.items()
+        if parameter is not None
+    ]
+    try:
+        for owner, name, parameter in places:
+            owner[name] = replacements[parameter]
+        yield
+    finally:
+        for owner, name, parameter in places:
+            owner[name] = parameter
