@@ -123,7 +123,7 @@ class _BinaryOp(Block):
 def _of_one_type(*names: str) -> list[str]:
     """The names, where constants of this module take the type of the value that they meet."""
     accessor = model_accessor.current()
-    constants = {name for name in names if name.startswith("onnx::initializer::")}
+    constants = accessor.constants.intersection(names)
     others = [name for name in names if name not in constants]
     if not constants or not others:
         return list(names)
@@ -245,7 +245,9 @@ class Constant(Block):
         self._value = value_float
 
     def build(self) -> str:
-        return _add_initializer("initializer", self._value)
+        name = _add_initializer("initializer", self._value)
+        model_accessor.current().constants.add(name)
+        return name
 
 
 class SequenceConstruct(Block):

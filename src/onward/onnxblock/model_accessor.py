@@ -40,6 +40,7 @@ class ModelAccessor:
         self._path = None if model_path is None else os.fspath(model_path)
         self._names = _Names()
         self._counter = 0
+        self.constants: set[str] = set()  # initializers that take the type of the value they meet
         self._first_inputs = {value.name for value in model.graph.input}
         self._first_initializers = {tensor.name for tensor in model.graph.initializer}
 
@@ -135,7 +136,9 @@ class ModelAccessor:
     def upgrade(self, opset: int) -> None:
         """Move the model to a newer opset, which some block needs."""
         added = set(self.added_initializers())
-        self.model = ir.serde.serialize_model(upgrade(prepare(self.to_ir()), opset))
+        # In place: blocks that are running hold the proto.
+        self._model.CopyFrom(ir.serde.serialize_model(upgrade(prepare(self.to_ir()), opset)))
+        self._names = _Names()
         # Constant nodes of the model are initializers now.
         self._first_initializers = {tensor.name for tensor in self.model.graph.initializer} - added
 
@@ -225,8 +228,20 @@ def base(model: onnx.ModelProto, model_path: str | os.PathLike[str] | None = Non
     """Let the blocks called inside work on a copy of `model`; `model_path` says where its external data lies."""
     if model is None:
         raise OnwardError("Base onnx model cannot be None. Please use onnxblock.empty_base() to start without one.")
-    with _working_on(lambda: ModelAccessor(copy.deepcopy(model), model_path)) as accessor:
+    with _working_on(lambda: ModelAccessor(_own_copy(model), model_path)) as accessor:
         yield accessor
+
+
+def _own_copy(model: onnx.ModelProto) -> onnx.ModelProto:
+    own = copy.deepcopy(model)
+    if own.ir_version < 4:
+        # Such files must list every initializer as an input too, so that blocks could not add any.
+        weights = {tensor.name for tensor in own.graph.initializer}
+        inputs = [value for value in own.graph.input if value.name not in weights]
+        del own.graph.input[:]
+        own.graph.input.extend(inputs)
+        own.ir_version = 4
+    return own
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from onward import losses
+from onward.errors import OnwardError
 from onward.graph.builder import Builder
 from onward.graph.nodes import all_values
 from onward.graph.opsets import NeedsOpsetError
@@ -47,7 +48,7 @@ def _trace(accessor: ModelAccessor, function: Traced, inputs: Sequence[ir.Value]
 
 def _join(accessor: ModelAccessor, graph: ir.Graph, result: ir.Value, token: str) -> None:
     result.name = accessor.numbered_name(token)
-    for value in all_values(graph):
+    for value in list(all_values(graph)):
         if value.name and value is not result and not (value.graph is graph and value.is_graph_input()):
             value.name = accessor.unique_name(value.name)
     for node in graph.all_nodes():
@@ -82,6 +83,8 @@ def trace_loss(
     targets = losses.target_inputs(loss, values)
     for parameter, target in targets.items():
         name = target_names.get(parameter, parameter)
+        if name in predictions:
+            raise OnwardError(f"the loss would compare {name!r} with itself; give its target another name")
         if accessor.has(name):
             targets[parameter] = accessor.value(name)
         else:
