@@ -25,6 +25,7 @@ class Architecture:
     build: Callable[[], tuple[nn.Module, Inputs]]
     training: bool = False
     exporters: tuple[str, ...] = ("legacy", "dynamo")
+    oldest_opset: int = 12  # that the older exporter can write it in
     # Whether the newer exporter may optimize: it folds BatchNormalization into Conv and rows out of an embedding, after
     # which these parameters do not exist any more.
     optimize: bool = True
@@ -170,7 +171,7 @@ def densenet():
     return nn.Sequential(*block, *transition, nn.Flatten(), nn.Linear(64, 3)), (torch.randn(2, 3, 7, 7),)
 
 
-@architecture()
+@architecture(oldest_opset=13)
 def autoencoder():
     encoder = [
         nn.Conv2d(1, 4, 3, 2, 1),
@@ -303,7 +304,7 @@ def bert():
 
 
 # In training mode, because inference takes a fused fast path that the older exporter cannot follow.
-@architecture(training=True)
+@architecture(training=True, oldest_opset=14)
 def transformer_encoder():
     layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, activation="gelu")
     encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
@@ -392,7 +393,7 @@ class Llama(nn.Module):
         return self.head(self.norm(h))
 
 
-@architecture()
+@architecture(oldest_opset=14)
 def llama():
     return Llama(), (tokens(2, 5),)
 

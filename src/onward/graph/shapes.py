@@ -127,7 +127,10 @@ def _learn(value: ir.Value, value_type: ir.TypeProtocol | None, shape: ir.Shape 
         value.shape = shape.copy()
     elif len(shape) == len(value.shape):
         pairs = zip(value.shape, shape, strict=True)
-        value.shape = ir.Shape([new if _is_placeholder(old) else old for old, new in pairs])
+        # A placeholder is worth keeping: in one run, equal ones are equal dimensions.
+        value.shape = ir.Shape(
+            [old if _is_placeholder(new) else new if _is_placeholder(old) else old for old, new in pairs]
+        )
 
 
 def _without_placeholders(shape: ir.Shape | None) -> ir.Shape | None:
