@@ -40,6 +40,9 @@ def generate_graph_name(token: str) -> str:
 def register_graph_outputs(model: onnx.ModelProto, output_names: str | Sequence[str]) -> None:
     """Make these values the outputs of the graph, in place of those it has."""
     names = [output_names] if isinstance(output_names, str) else list(output_names)
+    typed = {value.name for value in model.graph.value_info}
+    # An output that becomes an inner value keeps its type, which inference may not find behind custom operators.
+    model.graph.value_info.extend(value for value in model.graph.output if value.name not in typed)
     known = {value.name: value for value in (*model.graph.input, *model.graph.value_info, *model.graph.output)}
     outputs = []
     for name in dict.fromkeys(names):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import warnings
 from pathlib import Path
 
 from onward.errors import OnwardError
@@ -18,7 +19,8 @@ def convert_to_ort_format(
 
     library = None if custom_op_library is None else Path(custom_op_library).resolve()
     path = Path(model)
-    with contextlib.redirect_stdout(io.StringIO()) as said:
+    with contextlib.redirect_stdout(io.StringIO()) as said, warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # the tool leaves the closing of files to the interpreter
         convert_onnx_models_to_ort(
             path,
             output_dir=path.parent,

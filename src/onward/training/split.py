@@ -181,7 +181,7 @@ def _default_parameters(model: ir.Model, excluded: Collection[str]) -> list[str]
 def _check_loss(loss: ir.Value) -> None:
     if not is_floating(loss):
         raise NotDifferentiableError(f"the loss {loss.name!r} is not floating point but {loss.type}")
-    if static_size(loss) not in (1, None):
+    if loss.shape is not None and static_size(loss) != 1:
         raise OnwardError(
             f"the loss {loss.name!r} has shape {loss.shape}; a loss has one element. Reduce it by its mean or sum."
         )
