@@ -30,6 +30,8 @@ _ORIGINALS = ("onnxruntime-training", "onnxruntime-training-cpu")
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds `onnxruntime.training` and lends it the modules of onward."""
 
+    package = PACKAGE
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
@@ -100,7 +102,8 @@ def _refuse_beside_the_original() -> None:
 
 def install() -> None:
     """What importing this module does."""
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+    # By an attribute: reloading this module makes another class.
+    if not any(getattr(finder, "package", None) == PACKAGE for finder in sys.meta_path):
         _refuse_beside_the_original()
         # Before the finder of files, which would load the files of onward a second time under the other name.
         sys.meta_path.insert(0, _Finder())

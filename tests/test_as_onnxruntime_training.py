@@ -1,0 +1,171 @@
+"""`import onward.as_onnxruntime_training`: the modules under their old names, lazily, and never over the original."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from onward.errors import OnwardError
+
+MODULES = [
+    "artifacts",
+    "onnxblock",
+    "onnxblock.blocks",
+    "onnxblock.loss",
+    "onnxblock.loss.loss",
+    "onnxblock.optim",
+    "onnxblock.optim.optim",
+    "onnxblock.model_accessor",
+    "onnxblock.checkpoint_utils",
+    "onnxblock.onnxblock",
+    "onnxblock._graph_utils",
+    "api",
+    "api.checkpoint_state",
+    "api.module",
+    "api.optimizer",
+    "api.lr_scheduler",
+    "experimental",
+    "experimental.gradient_graph",
+]
+
+
+def run(program: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, env=environment or None
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_every_module_is_the_one_of_onward() -> None:
+    """One object under two names: an enum or a class of one is that of the other."""
+    run(f"""
+import importlib
+import onward.as_onnxruntime_training
+for name in {MODULES}:
+    old = importlib.import_module(f"onnxruntime.training.{{name}}")
+    new = importlib.import_module(f"onward.{{name}}")
+    assert old is new, name
+    assert new.__name__ == new.__spec__.name == f"onward.{{name}}"
+from onnxruntime.training import api, artifacts, experimental, onnxblock
+import onnxruntime, onward
+assert artifacts.LossType is onward.artifacts.LossType
+assert onnxruntime.training.artifacts is artifacts
+""")
+
+
+@pytest.mark.parametrize("first", ["onnxblock.blocks", "api.module", "experimental.gradient_graph"])
+def test_inner_modules_first(first: str) -> None:
+    run(f"import onward.as_onnxruntime_training; import onnxruntime.training.{first}")
+
+
+def test_nothing_is_loaded_before_it_is_used() -> None:
+    loaded = run(
+        "import onward.as_onnxruntime_training, sys; print(*sys.modules)",
+    ).split()
+    assert "onward.as_onnxruntime_training" in loaded
+    assert not {"onnxruntime", "onnx", "numpy", "onward.artifacts", "torch"} & set(loaded)
+
+
+def test_importing_twice() -> None:
+    run("""
+import importlib, sys
+import onward.as_onnxruntime_training as shim
+before = list(sys.meta_path)
+importlib.reload(shim)
+shim.install()
+assert len(sys.meta_path) == len(before)
+from onnxruntime.training import artifacts
+""")
+
+
+def test_what_does_not_exist() -> None:
+    run("""
+import onward.as_onnxruntime_training
+import onnxruntime.training
+assert dir(onnxruntime.training) == ["api", "artifacts", "experimental", "onnxblock"]
+try:
+    from onnxruntime.training.ortmodule import ORTModule
+except ImportError:
+    pass
+else:
+    raise AssertionError("found ORTModule")
+try:
+    onnxruntime.training.amp
+except AttributeError as error:
+    assert "it has api, artifacts, experimental, onnxblock" in str(error)
+else:
+    raise AssertionError("found amp")
+import importlib.util
+assert importlib.util.find_spec("onnxruntime.training.onnxblock.nothing") is None
+""")
+
+
+# A package like onnxruntime up to 1.20, which looks for ORTModule while it is half imported: any other error than an
+# ImportError would break it.
+OLD_RUNTIME = """
+try:
+    from onnxruntime.training.ortmodule import ORTModule
+    has_ortmodule = True
+except ImportError:
+    has_ortmodule = False
+class InferenceSession: ...
+"""
+
+
+def fake_runtime(folder: Path, **contents: str) -> Path:
+    package = folder / "onnxruntime"
+    for name, text in contents.items():
+        path = package / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def test_old_releases_that_look_for_the_original_while_being_imported(tmp_path: Path) -> None:
+    path = fake_runtime(tmp_path, __init__=OLD_RUNTIME)
+    run(
+        """
+import onward.as_onnxruntime_training
+import onnxruntime
+assert not onnxruntime.has_ortmodule
+assert onnxruntime.InferenceSession
+""",
+        PYTHONPATH=str(path),
+    )
+
+
+def test_the_original_is_not_replaced(tmp_path: Path) -> None:
+    path = fake_runtime(tmp_path, __init__="", **{"training/__init__": "", "training/artifacts": ""})
+    message = run(
+        """
+try:
+    import onward.as_onnxruntime_training
+except RuntimeError as error:
+    print(error)
+from onnxruntime.training import artifacts
+assert "onnxruntime/training" in artifacts.__file__.replace("\\\\", "/")
+""",
+        PYTHONPATH=str(path),
+    )
+    assert "onnxruntime.training is installed already" in message
+    assert "import onward.artifacts" in message
+
+
+def test_the_original_is_known_by_its_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+    shim = importlib.import_module("onward.as_onnxruntime_training")
+    monkeypatch.setattr(sys, "meta_path", [finder for finder in sys.meta_path if not isinstance(finder, shim._Finder)])
+
+    def version(name: str) -> str:
+        if name == "onnxruntime-training":
+            return "1.19.2"
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    with pytest.raises(OnwardError, match=r"onnxruntime-training 1\.19\.2"):
+        shim.install()
