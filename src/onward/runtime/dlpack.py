@@ -18,7 +18,7 @@ from onward.runtime.device import Device
 
 # Numbers of dlpack.h.
 _DEVICES = {"cpu": 1, "cuda": 2, "rocm": 10, "migraphx": 10}
-_KINDS = {"i": 0, "u": 1, "f": 2, "b": 6}
+_KINDS = {"i": 0, "u": 1, "f": 2, "b": 1}  # onnxruntime takes bool as bytes and is told so apart
 _BFLOAT = 4
 
 

@@ -210,7 +210,7 @@ class Graph:
         except OnwardError:
             raise
         except Exception as error:  # onnxruntime's exceptions have no common base but this
-            raise OnwardError(f"onnxruntime could not run {self.path.name!r}: {error}") from error
+            raise OnwardError(f"onnxruntime could not run {self.path.name!r}: {str(error).strip()}") from error
 
     def _run_bound(
         self, feeds: Mapping[str, UserInput], destinations: Destinations, others: Mapping[str, onnxruntime.OrtValue]
@@ -260,7 +260,23 @@ class Graph:
         for name, value in zip(self.user_inputs, inputs, strict=True):
             if name in self._inputs:  # a target that nothing uses is not an input of the session
                 feeds[name] = self._checked(name, value)
+        self._check_targets(feeds)
         return feeds
+
+    def _check_targets(self, feeds: Mapping[str, UserInput]) -> None:
+        """See that targets have as many elements as there are predictions: onnxruntime would read beyond their end."""
+        sizes: dict[str, tuple[str, int]] = {}
+        for name, value in feeds.items():
+            shape = value.shape if isinstance(value, np.ndarray) else value.shape()
+            for symbol, size in zip(self._inputs[name].shape or (), shape, strict=False):
+                if not isinstance(symbol, str):
+                    continue
+                other, expected = sizes.setdefault(symbol, (name, size))
+                if size != expected and Role.TARGET in (self.signature.inputs[name], self.signature.inputs[other]):
+                    raise OnwardError(
+                        f"input {name!r} has shape {list(shape)}, but {other!r} has {expected} as {symbol!r}; these "
+                        "must be equal"
+                    )
 
     def _checked(self, name: str, value: UserInput) -> UserInput:
         """An input as an array or OrtValue of the type and shape that the model takes."""

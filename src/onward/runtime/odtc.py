@@ -7,14 +7,17 @@ for the learning rate and for schedules; what is read continues with the initial
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import math
 import os
 import struct
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 
 from onward.errors import OnwardError
 from onward.runtime.files import replacing, write_bytes
@@ -24,6 +27,7 @@ from onward.runtime.tensors import FlatTensors
 from onward.runtime.wire import TENSOR_TYPES
 
 _IDENTIFIER = b"ODTC"
+_SCHEMA = "ort_flatbuffers_py"
 _VERSIONS = (1, 2)
 _GROUP = "group0"  # the original knows only this one
 _MOMENTUM = "momentum{}"
@@ -303,10 +307,28 @@ def _text(name: bytes | None) -> str:
 def _table(name: str) -> Any:
     """The generated module of one table of the schema; loaded when needed: few checkpoints are of this format."""
     try:
-        package = importlib.import_module("onnxruntime.tools.ort_format_model.ort_flatbuffers_py.fbs")
-        return importlib.import_module(f"{package.__name__}.{name}")
+        _import_schema()
+        return importlib.import_module(f"{_SCHEMA}.fbs.{name}")
     except ImportError as error:
         raise OnwardError(
             "checkpoints of onnxruntime-training need flatbuffers and onnxruntime.tools, which come with the "
             "onnxruntime package from PyPI"
         ) from error
+
+
+def _import_schema() -> None:
+    """Make the generated modules importable by the name that they call each other by.
+
+    Importing onnxruntime.tools would do that too, but needs onnx.
+    """
+    if _SCHEMA in sys.modules:
+        return
+    folder = Path(onnxruntime.__file__).parent / "tools" / "ort_format_model" / _SCHEMA
+    spec = importlib.util.spec_from_file_location(
+        _SCHEMA, folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    if spec is None or spec.loader is None or not folder.is_dir():
+        raise ImportError(f"{folder} does not exist")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sys.modules[_SCHEMA] = module

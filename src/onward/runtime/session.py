@@ -78,5 +78,5 @@ def open_session(
 
 def default_options() -> onnxruntime.SessionOptions:
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # errors are raised, they need not be printed too
     return options

@@ -129,7 +129,7 @@ class State:
         if array.dtype != dtype:
             raise OnwardError(f"Parameter data type mismatch. Expected: {dtype}, Got: {array.dtype} ({name!r})")
         tensors.assign(name, array)
-        if tensors is self.frozen:
+        if name in self.constants:
             self.frozen_version += 1
 
     def complete(self, arrays: Mapping[str, np.ndarray], device: Device = HOST) -> None:

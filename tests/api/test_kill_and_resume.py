@@ -1,0 +1,28 @@
+"""Killed at any moment, training continues from a whole checkpoint and ends where it would have ended anyway."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.api import kill_and_resume, toys
+
+
+@pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="needs fork")
+def test_killed_training_ends_bit_identical(tmp_path: Path) -> None:
+    toys.generate(tmp_path, toys.cnn(), optimizer="adamw")
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "tests.api.kill_and_resume", str(tmp_path), "0"]
+    run = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=120)
+    assert run.returncode == 0, run.stderr
+    progress = json.loads(run.stdout)["progress"]
+    assert progress == sorted(progress)
+    assert len(set(progress)) > 2, progress  # it was killed on the way, not before or after all the work
+    assert progress[0] < kill_and_resume.STEPS
+    assert (tmp_path / "interrupted").read_bytes() == (tmp_path / "uninterrupted").read_bytes()
+    # Kills while saving leave drafts, which a later save removes when they are old enough.
+    assert list(tmp_path.glob(".interrupted.*.part"))
