@@ -453,9 +453,16 @@ def test_a_forward_block_of_ones_own_as_optimizer(tmp_path: Path) -> None:
 # Errors: nothing is written ------------------------------------------------------------------------------------------
 
 
+def with_unused_weight() -> onnx.ModelProto:
+    proto = mlp()
+    proto.graph.initializer.append(numpy_helper.from_array(np.ones(2, np.float32), "unused"))
+    return proto
+
+
 ERRORS: dict[str, tuple[dict[str, Any], str]] = {
     "model of another type": ({"model": 3}, "Please pass in either a string or an ONNX ModelProto"),
     "model that is not there": ({"model": "nowhere.onnx"}, "there is no model file at 'nowhere.onnx'"),
+    "model that is too new": ({"model": mlp(28)}, "uses opset 28 of the default domain, but the installed onnxruntime"),
     "model without graph": ({"model": onnx.ModelProto()}, "has no graph"),
     "loss of another type": ({"loss": 3}, "Unknown loss provided <class 'int'>"),
     "loss that is a class": ({"loss": onnxblock.loss.MSELoss}, "Unknown loss provided"),
@@ -471,6 +478,10 @@ ERRORS: dict[str, tuple[dict[str, Any], str]] = {
         r"cannot be frozen and require gradient computation at the same time: \['fc1.bias'\]",
     ),
     "trained, but not there": ({"requires_grad": ["fc9.bias"]}, "'fc9.bias' should be trained"),
+    "trained, but not used": (
+        {"model": with_unused_weight(), "requires_grad": ["unused"]},
+        "'unused' cannot be trained",
+    ),
     "names as one string": ({"requires_grad": "fc1.bias"}, "Unknown type provided for requires_grad"),
     "outputs as one string": ({"additional_output_names": "y"}, "Unknown type provided for additional output names"),
     "outputs that are not there": (
@@ -488,6 +499,10 @@ ERRORS: dict[str, tuple[dict[str, Any], str]] = {
     "two outputs, one loss": (
         {"model": two_heads()},
         r"the model has 2 outputs \(output1, output2\), but the loss takes 1.*loss_input_names=\['output1'\]",
+    ),
+    "two outputs, one block": (
+        {"model": two_heads(), "loss": onnxblock.loss.MSELoss()},
+        r"the model has 2 outputs \(output1, output2\), but the loss takes 1",
     ),
     "one output, three wanted": (
         {"loss": LossType.TripletMarginLoss},
@@ -531,3 +546,32 @@ def test_a_failure_while_writing_keeps_the_old_files(tmp_path: Path, monkeypatch
         with pytest.raises(OSError, match="the disk is full"):
             generate_artifacts(mlp(20), loss=LossType.L1Loss, optimizer="adam", artifact_directory=directory)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.slow
+def test_above_two_gigabytes(tmp_path: Path) -> None:
+    """A table of 2.2 GB that is not trained; the file is sparse, but its copies are not."""
+    rows, columns = 550_000, 1024
+    size = rows * columns * 4
+    table = onnx.TensorProto(
+        name="table", data_type=TensorProto.FLOAT, dims=[rows, columns], data_location=TensorProto.EXTERNAL
+    )
+    for key, value in (("location", "weights"), ("offset", "0"), ("length", str(size))):
+        table.external_data.add(key=key, value=value)
+    with open(tmp_path / "weights", "wb") as file:
+        file.truncate(size)
+        file.seek(3 * columns * 4)
+        file.write(np.ones(columns, np.float32).tobytes())
+    nodes = [helper.make_node("Gather", ["table", "ids"], ["e"]), helper.make_node("MatMul", ["e", "head"], ["y"])]
+    proto = model(nodes, {"ids": ["N"]}, {"y": ["N", 8]}, weights({"head": (columns, 8)}))
+    proto.graph.input[0].type.tensor_type.elem_type = TensorProto.INT64
+    proto.graph.initializer.append(table)
+    (tmp_path / "model.onnx").write_bytes(proto.SerializeToString())
+    made = generate_artifacts(
+        tmp_path / "model.onnx", requires_grad=["head"], loss=LossType.MSELoss, artifact_directory=tmp_path / "out"
+    )
+    (tmp_path / "weights").unlink()
+    session = onnxruntime.InferenceSession(str(made.paths["eval_model"]), providers=["CPUExecutionProvider"])
+    head = weights({"head": (columns, 8)})["head"]
+    (loss,) = session.run(None, {"ids": np.array([3]), "target": np.zeros((1, 8), np.float32), "head": head})
+    np.testing.assert_allclose(loss, (head.sum(0) ** 2).mean(), rtol=1e-4)
