@@ -7,6 +7,7 @@ process that has imported everything but not used it, so that a kill costs milli
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import signal
@@ -20,8 +21,8 @@ import numpy as np
 from onward.api import CheckpointState, LinearLRScheduler, Module, Optimizer
 from onward.runtime import files
 
-STEPS = 40
-KILLS = 12
+STEPS = 120
+RANDOM_KILLS = 8  # after a few steps each; on a busy machine the killer may come late, hence the many steps
 
 
 def train(folder: Path, checkpoint: Path) -> None:
@@ -80,8 +81,9 @@ def die_after_the_rename() -> None:
     files._sync_directory = die
 
 
-def attempt(folder: Path, checkpoint: Path, prepare: Callable[[], None] | None, seconds: float | None) -> bool:
-    """Run a child, and kill it after a while; returns whether it came to the end."""
+def attempt(folder: Path, checkpoint: Path, prepare: Callable[[], None] | None = None, saves: float = math.inf) -> bool:
+    """Run a child, and kill it after so many saves (and a fraction of the next); returns whether it came to the end."""
+    begin, before = time.perf_counter(), _identity(checkpoint)
     child = os.fork()
     if child == 0:
         try:
@@ -92,9 +94,15 @@ def attempt(folder: Path, checkpoint: Path, prepare: Callable[[], None] | None, 
         except BaseException as error:
             print(repr(error), file=sys.stderr, flush=True)
             os._exit(1)
-    if seconds is not None:
-        time.sleep(seconds)
-        os.kill(child, signal.SIGKILL)
+    while saves < math.inf and os.waitpid(child, os.WNOHANG) == (0, 0):
+        now = _identity(checkpoint)
+        if now != before:
+            before, saves, duration, begin = now, saves - 1, time.perf_counter() - begin, time.perf_counter()
+        if saves < 1:
+            time.sleep(saves * duration)
+            os.kill(child, signal.SIGKILL)
+            break
+        time.sleep(1e-4)
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
         return False
@@ -102,23 +110,24 @@ def attempt(folder: Path, checkpoint: Path, prepare: Callable[[], None] | None, 
     return True
 
 
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Changes whenever a file is replaced."""
+    if not path.exists():
+        return None
+    stat = path.stat()
+    return stat.st_ino, stat.st_mtime_ns
+
+
 def main(folder: Path, seed: int) -> None:
     checkpoint = folder / "interrupted"
-    begin = time.perf_counter()
-    assert attempt(folder, folder / "uninterrupted", None, None)
-    duration = time.perf_counter() - begin
+    assert attempt(folder, folder / "uninterrupted")
     moments = random.Random(seed)
-    progress = []
-    chosen = [die_while_writing, die_before_the_rename, die_after_the_rename]
-    for kill in range(KILLS):
-        if kill % 4 == 3:
-            assert not attempt(folder, checkpoint, chosen[kill // 4], None)
-        else:
-            attempt(folder, checkpoint, None, moments.uniform(0, duration / 2))
-        if checkpoint.exists():
-            progress.append(steps_done(checkpoint))
-    assert attempt(folder, checkpoint, None, None)
-    print(json.dumps({"progress": progress, "duration": duration}))
+    killed, progress = 0, []
+    for prepare in (None, die_while_writing, die_before_the_rename, die_after_the_rename, *[None] * RANDOM_KILLS):
+        killed += not attempt(folder, checkpoint, prepare, math.inf if prepare else moments.uniform(1, 4))
+        progress.append(steps_done(checkpoint))
+    assert attempt(folder, checkpoint)
+    print(json.dumps({"killed": killed, "progress": progress}))
 
 
 def steps_done(checkpoint: Path) -> int:

@@ -8,6 +8,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
+from onward import optim
 from onward.api import CheckpointState, Module
 from onward.errors import OnwardError
 from tests.api import toys
@@ -137,9 +138,15 @@ def test_contiguous_parameters(trainable_only: bool, frozen: Run) -> None:
     assert module(*batch()) == pytest.approx(np.log(3))
 
 
-def test_contiguous_parameters_have_the_order_of_the_model(run: Run) -> None:
+@pytest.mark.parametrize("trained", [["fc2.bias", "fc1.weight"], list(toys.MLP_SHAPES)])
+def test_contiguous_parameters_have_the_order_of_the_model(trained: list[str], tmp_path: Path) -> None:
+    """Trained and frozen ones mixed, as in the original."""
+    rest = [name for name in toys.MLP_SHAPES if name not in trained]
+    run = Run.open(toys.generate(tmp_path, toys.mlp(), requires_grad=trained, frozen_params=rest))
     expected = np.concatenate([run.values()[name].reshape(-1) for name in toys.MLP_SHAPES])
     np.testing.assert_array_equal(run.module.get_contiguous_parameters().numpy(), expected)
+    expected = np.concatenate([run.values()[name].reshape(-1) for name in toys.MLP_SHAPES if name in trained])
+    np.testing.assert_array_equal(run.module.get_contiguous_parameters(True).numpy(), expected)
 
 
 def test_defaults_are_those_of_the_original(frozen: Run) -> None:
@@ -215,8 +222,10 @@ def test_properties_are_a_mapping(run: Run) -> None:
 # Saving --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("optimizer", ["adamw_hf", "adamw", "lamb", "sgd"])
-def test_resuming_is_exact(optimizer: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "optimizer", ["adamw_hf", optim.adamw(clip=0.1), "lamb", "sgd"], ids=lambda o: getattr(o, "name", o)
+)
+def test_resuming_is_exact(optimizer: str | optim.Optimizer, tmp_path: Path) -> None:
     folder = toys.generate(tmp_path, toys.mlp(), optimizer=optimizer)
     run = Run.open(folder)
     run.optimizer.set_learning_rate(0.03)

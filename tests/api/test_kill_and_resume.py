@@ -19,10 +19,10 @@ def test_killed_training_ends_bit_identical(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.api.kill_and_resume", str(tmp_path), "0"]
     run = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=120)
     assert run.returncode == 0, run.stderr
-    progress = json.loads(run.stdout)["progress"]
-    assert progress == sorted(progress)
-    assert len(set(progress)) > 2, progress  # it was killed on the way, not before or after all the work
-    assert progress[0] < kill_and_resume.STEPS
+    found = json.loads(run.stdout)
+    assert found["killed"] > 5
+    assert found["progress"] == sorted(found["progress"])
+    assert 0 < found["progress"][0] < kill_and_resume.STEPS
     assert (tmp_path / "interrupted").read_bytes() == (tmp_path / "uninterrupted").read_bytes()
     # Kills while saving leave drafts, which a later save removes when they are old enough.
     assert list(tmp_path.glob(".interrupted.*.part"))

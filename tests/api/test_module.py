@@ -153,6 +153,21 @@ def _convolution() -> onnx.ModelProto:
     return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
 
 
+@pytest.mark.parametrize(("dtype", "name"), [(np.float64, "double"), (np.float16, "float16")])
+@pytest.mark.parametrize("optimizer", ["adamw_hf", "sgd"])
+def test_other_precisions(dtype: type, name: str, optimizer: str, tmp_path: Path, mlp_folder: Path) -> None:
+    """The original trains float32 only."""
+    model = toys.with_weights(toys.MLP.replace("float[", f"{name}["), toys.MLP_SHAPES, dtype)
+    run = Run.open(toys.generate(tmp_path / name, model, optimizer=optimizer))
+    expected = Run.open(toys.generate(tmp_path / "float", toys.mlp(), optimizer=optimizer))
+    losses = run.train(3, data=lambda step: (batch(step)[0].astype(dtype), batch(step)[1]))
+    np.testing.assert_allclose(losses, expected.train(3), rtol=2e-3 if name == "float16" else 1e-5)
+    assert run.values()["fc1.weight"].dtype == dtype
+    CheckpointState.save_checkpoint(run.state, tmp_path / "saved", include_optimizer_state=True)
+    resumed = Run.open(tmp_path / name, tmp_path / "saved")
+    np.testing.assert_array_equal(resumed.values()["fc1.weight"], run.values()["fc1.weight"])
+
+
 def test_text_inputs(tmp_path: Path) -> None:
     text = """<ir_version: 8, opset_import: ["" : 17]>
     words (string[N, 4] input) => (float[N, 3] output) { x = Cast<to = 1>(input) output = MatMul(x, w) }"""

@@ -109,6 +109,8 @@ def _split(forward: ir.Model, names: list[str], frozen: set[str], targets: set[s
         total.shape = buffer.shape
         publish(total, f"{name}{ACCUMULATED}", graph)
 
+    stateful = {*parameters, *statistics.values(), *frozen}
+    kept = [value for value in initializers.values() if value.name in stateful]
     signature = Signature(
         "training",
         inputs={
@@ -124,9 +126,9 @@ def _split(forward: ir.Model, names: list[str], frozen: set[str], targets: set[s
             **{f"{name}{ACCUMULATED}": Role.GRADIENT for name in wanted},
         },
         links={**statistics, **{f"{name}{suffix}": name for name in wanted for suffix in (BUFFER, ACCUMULATED)}},
+        parameters=[value.name or "" for value in kept],
     )
     model.metadata_props[METADATA_KEY] = signature.to_json()
-    kept = [value for value in initializers.values() if value.name in frozen or value.name in signature.inputs]
     return SplitModels(
         training=finish(model),
         evaluation=_evaluation(evaluation, users, outputs, parameters, list(statistics.values())),
