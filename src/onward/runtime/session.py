@@ -14,6 +14,9 @@ from onward.errors import InvalidModelError, OnwardError
 from onward.runtime import wire
 
 _FOLDER = "session.model_external_initializers_file_folder_path"
+# Threads of a session wait for work by spinning, even between its runs. A training step goes from session to session:
+# those of the last one must not keep the cores from the next.
+_STOP_SPINNING = "session.force_spinning_stop"
 
 # onnxruntime's names of element types.
 NUMPY_TYPES: dict[str, np.dtype] = {
@@ -70,10 +73,20 @@ def open_session(
         options = default_options()
     if folder is not None:
         options.add_session_config_entry(_FOLDER, str(folder))
+    if not _is_set(options, _STOP_SPINNING):
+        options.add_session_config_entry(_STOP_SPINNING, "1")
     try:
         return onnxruntime.InferenceSession(model, options, providers=list(providers))
     except Exception as error:  # onnxruntime's exceptions have no common base but this
         raise InvalidModelError(f"onnxruntime cannot load the model: {error}") from error
+
+
+def _is_set(options: onnxruntime.SessionOptions, key: str) -> bool:
+    try:
+        options.get_session_config_entry(key)
+    except RuntimeError:
+        return False
+    return True
 
 
 def default_options() -> onnxruntime.SessionOptions:
