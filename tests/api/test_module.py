@@ -53,6 +53,7 @@ def test_arrays_in_arrays_out_and_values_in_values_out(run: Run) -> None:
         assert isinstance(run.module(inputs, values(labels)[0]), np.ndarray)
         assert run.module(inputs, labels.tolist()) == expected
         assert run.module(inputs[:, ::-1][:, ::-1], labels) == expected  # not contiguous
+        assert run.module(inputs.astype(">f4"), labels) == expected  # of another byte order
 
 
 def test_several_outputs_are_a_tuple(tmp_path: Path) -> None:

@@ -219,10 +219,10 @@ class Graph:
         binding = self._binding
         for name, value in feeds.items():
             if isinstance(value, np.ndarray):
-                if value.dtype.name == "bfloat16":
-                    binding.bind_ortvalue_input(name, value_of(value))
-                else:
+                if value.dtype.isbuiltin == 1:
                     binding.bind_cpu_input(name, value)
+                else:  # bfloat16
+                    binding.bind_ortvalue_input(name, value_of(value))
             else:
                 binding.bind_ortvalue_input(name, value)
         for name, value in others.items():
@@ -289,6 +289,8 @@ class Graph:
         else:
             wanted = NUMPY_TYPES.get(expected.type)
             array = np.asarray(value)
+            if not array.dtype.isnative:
+                array = array.astype(array.dtype.newbyteorder("="))
             if not isinstance(value, np.ndarray) and wanted is not None and _is_plain(array, wanted):
                 array = array.astype(wanted)  # numbers of Python have no type of their own
             if expected.type == "tensor(string)" and array.dtype.kind in "OSUT":

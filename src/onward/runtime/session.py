@@ -33,12 +33,12 @@ NUMPY_TYPES: dict[str, np.dtype] = {
     "tensor(uint8)": np.dtype(np.uint8),
     "tensor(bool)": np.dtype(np.bool_),
 }
+_TYPE_NAMES = {dtype: name for name, dtype in NUMPY_TYPES.items()}
 
 
 def type_name(dtype: np.dtype) -> str:
     """What onnxruntime calls tensors of this dtype."""
-    known = {known: name for name, known in NUMPY_TYPES.items()}
-    return known.get(dtype, f"tensor({dtype.name})")
+    return _TYPE_NAMES.get(dtype) or f"tensor({dtype.name})"
 
 
 def read_model(path: str | os.PathLike[str], what: str = "model") -> bytes:
