@@ -124,7 +124,9 @@ def test_losses_of_several_values() -> None:
         np.testing.assert_allclose(value_of(block, predictions, *targets), expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("block", [L.MSELoss(), L.L1Loss(), L.BCEWithLogitsLoss(), L.HuberLoss()], ids=repr)
+@pytest.mark.parametrize(
+    "block", [L.MSELoss(), L.L1Loss(), L.BCEWithLogitsLoss(), L.HuberLoss()], ids=lambda block: type(block).__name__
+)
 def test_double_models(block: onnxblock.Block) -> None:
     value = value_of(block, [PREDICTION.astype(np.float64)], PROBABILITY.astype(np.float64))
     np.testing.assert_allclose(value, value_of(block, [PREDICTION], PROBABILITY), rtol=1e-5)
