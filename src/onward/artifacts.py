@@ -323,11 +323,11 @@ class _Training(onnxblock.TrainingBlock):
 
     @property
     def models(self) -> SplitModels:
-        return self._models
+        return self._built("the training block was not called")
 
     def move_to(self, opset: int) -> None:
         """Make the models again, in this opset at least."""
-        self._models = split(**self._arguments, opset=opset)
+        self._set(split(**self._arguments, opset=opset))
 
 
 def _optimizer_model(block: onnxblock.ForwardBlock | None, training: _Training) -> onnx.ModelProto | None:

@@ -114,6 +114,25 @@ def test_blocks_are_shared_by_threads() -> None:
     assert made[0::2] == made[:1] * 4
 
 
+def test_each_thread_gets_back_what_it_built() -> None:
+    class WithLoss(onnxblock.ForwardBlock):
+        def build(self, name: str, target: str) -> str:
+            return onnxblock.loss.MSELoss()(name, target)
+
+    block, start, end = WithLoss(), threading.Barrier(4), threading.Barrier(4)
+
+    def build(index: int) -> str:
+        start.wait()
+        with onnxblock.base(mlp()):
+            block("y", f"target{index}")
+        end.wait()
+        return block.to_model_proto().graph.input[1].name
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(build, range(4))) == [f"target{index}" for index in range(4)]
+    assert block.to_model_proto().graph.input[1].name.startswith("target")
+
+
 def test_initializers_of_old_files_are_not_inputs() -> None:
     """IR version 3 lists every initializer as an input; blocks could not add any."""
     model = mlp(opset=8)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import threading
+import weakref
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +17,21 @@ from onward.onnxblock import _graph_utils, model_accessor
 from onward.onnxblock.blocks import Block
 from onward.onnxblock.checking import check_model
 from onward.training.split import SplitModels, split
+
+_by_thread = threading.local()
+
+
+def _keep(block: Block, result: Any) -> None:
+    """Remember what a block made: for the thread that called it, and for those that did not."""
+    vars(block)["_result"] = result
+    if not hasattr(_by_thread, "results"):
+        _by_thread.results = weakref.WeakKeyDictionary()
+    _by_thread.results[block] = result
+
+
+def _kept(block: Block) -> Any:
+    return getattr(_by_thread, "results", {}).get(block, vars(block).get("_result"))
+
 
 Parameters = tuple[list[onnx.TensorProto], list[onnx.TensorProto]]
 
@@ -31,9 +48,10 @@ class ForwardBlock(Block):
 
     def to_model_proto(self) -> onnx.ModelProto:
         """The model as it was when the block had been called."""
-        if "_model" not in vars(self):
+        model = _kept(self)
+        if model is None:
             raise OnwardError("Please build the forward models first before trying to retrieve it.")
-        return self._model
+        return model
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         output = self._run(args, kwargs)
@@ -41,7 +59,7 @@ class ForwardBlock(Block):
         self.infer_shapes_on_base()
         _graph_utils.register_graph_outputs(accessor.model, self._outputs(output))
         check_model(accessor.model, type(self).__name__)
-        self._model: onnx.ModelProto = copy.deepcopy(accessor.model)
+        _keep(self, copy.deepcopy(accessor.model))
         return output
 
     def _outputs(self, output: Any) -> str | Sequence[str]:
@@ -78,8 +96,8 @@ class TrainingBlock(Block):
         accessor = model_accessor.current()
         self.infer_shapes_on_base()
         _graph_utils.register_graph_outputs(accessor.model, output)
-        self._models: SplitModels = self._split(accessor)
-        accessor.model = self._models.training
+        self._set(self._split(accessor))
+        accessor.model, _ = self.to_model_proto()
         return output
 
     def _split(self, accessor: model_accessor.ModelAccessor) -> SplitModels:
@@ -95,10 +113,14 @@ class TrainingBlock(Block):
         # Not made in __init__, which users' blocks do not always call.
         return vars(self).setdefault("_requires_grad", {})
 
+    def _set(self, models: SplitModels) -> None:
+        _keep(self, models)
+
     def _built(self, message: str) -> SplitModels:
-        if "_models" not in vars(self):
+        models = _kept(self)
+        if models is None:
             raise OnwardError(message)
-        return self._models
+        return models
 
 
 def _protos(tensors: dict[str, ir.TensorProtocol]) -> list[onnx.TensorProto]:
