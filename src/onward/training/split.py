@@ -24,6 +24,7 @@ from onward.graph.prepare import ModelLike, prepare
 from onward.graph.shapes import is_floating, static_shape, static_size
 from onward.graph.upgrade import in_lowest_opset, upgrade
 from onward.signature import METADATA_KEY, Role, Signature
+from onward.training.lowering import lower
 from onward.training.modes import keep_empty_training_mode, switch_to_evaluation, update_running_statistics
 
 RESET = "lazy_reset_grad"
@@ -129,6 +130,7 @@ def _split(forward: ir.Model, names: list[str], frozen: set[str], targets: set[s
         parameters=[value.name or "" for value in kept],
     )
     model.metadata_props[METADATA_KEY] = signature.to_json()
+    lower(op)
     return SplitModels(
         training=finish(model),
         evaluation=_evaluation(evaluation, users, outputs, parameters, list(statistics.values())),

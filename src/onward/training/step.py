@@ -22,6 +22,7 @@ from onward.optim import Optimizer
 from onward.optim import get as get_optimizer
 from onward.signature import METADATA_KEY, Role, Signature
 from onward.training.loss import attach_loss
+from onward.training.lowering import lower
 from onward.training.modes import UPDATED, update_running_statistics
 
 LEARNING_RATE, STEP = "learning_rate", "step"
@@ -118,6 +119,7 @@ def _step(
         slots={name: slot.initial for name, slot in optimizer.slots.items()},
     )
     model.metadata_props[METADATA_KEY] = signature.to_json()
+    lower(op)
     return finish(model)
 
 
