@@ -15,11 +15,12 @@ from onward.testing import run_on_runtime
 from onward.training.lowering import lower
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
-X = np.random.default_rng(0).normal(size=(6, 5)).astype(np.float32) * 20
-LABELS = np.array([0, 4, 2, 2, 1, 3])
+CLASSES = 1024  # fewer stay as they are
+X = np.random.default_rng(0).normal(size=(6, CLASSES)).astype(np.float32) * 20
+LABELS = np.array([0, 1023, 2, 2, 1, 3])
 
 
-def loss_model(outputs, *, weights=False, shape=("N", 5), labels=("N",), **attributes):
+def loss_model(outputs, *, weights=False, shape=("N", CLASSES), labels=("N",), **attributes):
     inputs = ["x", "labels", *(["weights"] if weights else [])]
     node = helper.make_node("SoftmaxCrossEntropyLoss", inputs, outputs, "criterion", **attributes)
     # Something that reads the outputs, so that not all of them are outputs of the graph only.
@@ -29,7 +30,7 @@ def loss_model(outputs, *, weights=False, shape=("N", 5), labels=("N",), **attri
         "loss",
         [helper.make_tensor_value_info("x", FLOAT, shape), helper.make_tensor_value_info("labels", INT64, labels)],
         [helper.make_tensor_value_info(name, FLOAT, None) for name in (*outputs, "negative")],
-        [numpy_helper.from_array(np.linspace(0.5, 2, 5, dtype=np.float32), "weights")] if weights else [],
+        [numpy_helper.from_array(np.linspace(0.5, 2, CLASSES, dtype=np.float32), "weights")] if weights else [],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=8)
 
@@ -57,5 +58,10 @@ def test_softmax_cross_entropy(outputs, weights, attributes):
 
 
 def test_losses_of_higher_rank_stay():
-    model = loss_model(["loss"], shape=("N", 5, 3), labels=("N", 3))
+    model = loss_model(["loss"], shape=("N", CLASSES, 3), labels=("N", 3))
+    assert [node.op_type for node in lowered(model).graph.node] == ["SoftmaxCrossEntropyLoss", "Neg"]
+
+
+def test_losses_of_few_classes_stay():
+    model = loss_model(["loss"], shape=("N", 10))
     assert [node.op_type for node in lowered(model).graph.node] == ["SoftmaxCrossEntropyLoss", "Neg"]
