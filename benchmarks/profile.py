@@ -46,6 +46,7 @@ def record(folder: Path, threads: int, steps: int) -> tuple[list[Kernel], float]
     from benchmarks.worker_ort import OnnxRuntime
 
     worker = OnnxRuntime(folder, threads)
+    worker.import_builder()
     worker.build()
     plain = _time(worker.load(), steps)
     with tempfile.TemporaryDirectory() as profiles:

@@ -29,6 +29,9 @@ class Worker:
         with np.load(folder / "data.npz") as data:
             self.x, self.y = data["x"], data["y"]
 
+    def import_builder(self) -> None:
+        """Load what only building needs."""
+
     def build(self) -> None:
         """Make whatever training needs, once and for all."""
 
@@ -51,6 +54,8 @@ def serve(worker: type[Worker]) -> None:
     for line in sys.stdin:
         command = json.loads(line)
         answer: dict[str, Any] = {}
+        if command["do"] == "build":
+            peer.import_builder()
         start = time.perf_counter()
         try:
             if command["do"] == "build":

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, "Result"]
 
+# What messages of peers mean.
+_MEANINGS = {
+    "i < node_->OutputDefs().size() was false": "refuses to build: LayerNormalization without its optional outputs",
+}
+
 
 def time_ratio(row: Row) -> float:
     """Our time by that of the fastest peer."""
@@ -31,7 +36,9 @@ def memory_ratio(row: Row, peer: str) -> float:
 def line(work: Work, row: Row) -> str:
     """One work in one line, as it is printed while the rest still runs."""
     parts = [
-        f"{name} {result.median:.2f} ms, {result.mib:.0f} MiB" if result.milliseconds else f"{name}: {result.problem}"
+        f"{name} {result.median:.2f} ms, {result.mib:.0f} MiB"
+        if result.milliseconds
+        else f"{name}: {_short(result.problem)}"
         for name, result in row.items()
     ]
     return f"  {' | '.join(parts)} | ratio {_number(time_ratio(row))} (target {work.target})"
@@ -100,7 +107,7 @@ def _time(result: Result) -> str:
 
 
 def _short(problem: str, limit: int = 160) -> str:
-    words = " ".join(problem.split())
+    words = next((meaning for text, meaning in _MEANINGS.items() if text in problem), " ".join(problem.split()))
     return words if len(words) <= limit else f"{words[:limit]} ..."
 
 

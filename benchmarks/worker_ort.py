@@ -19,13 +19,17 @@ onnxruntime.set_default_logger_severity(3)
 
 
 class OnnxRuntime(Worker):
-    def build(self) -> None:
+    def import_builder(self) -> None:
         import onnx
 
         if ORIGINAL:
             from onnxruntime.training import artifacts, onnxblock
         else:
             from onward import artifacts, onnxblock
+        self._builder = onnx, artifacts, onnxblock
+
+    def build(self) -> None:
+        onnx, artifacts, onnxblock = self._builder
         artifacts.generate_artifacts(
             onnx.load(self.folder / "forward.onnx"),
             requires_grad=self.work["trainable"],

@@ -14,9 +14,14 @@ from onward.errors import InvalidModelError, OnwardError
 from onward.runtime import wire
 
 _FOLDER = "session.model_external_initializers_file_folder_path"
-# Threads of a session wait for work by spinning, even between its runs. A training step goes from session to session:
-# those of the last one must not keep the cores from the next.
-_STOP_SPINNING = "session.force_spinning_stop"
+_DEFAULTS = {
+    # Threads of a session wait for work by spinning, even between its runs. A training step goes from session to
+    # session: those of the last one must not keep the cores from the next.
+    "session.force_spinning_stop": "1",
+    # Within a run, they wait while others work on what cannot be shared. Microseconds: enough from one matrix product
+    # to the next; longer ones slow the threads that work down, by the heat and the memory that they share.
+    "session.intra_op.spin_duration_us": "50",
+}
 
 # onnxruntime's names of element types.
 NUMPY_TYPES: dict[str, np.dtype] = {
@@ -73,8 +78,9 @@ def open_session(
         options = default_options()
     if folder is not None:
         options.add_session_config_entry(_FOLDER, str(folder))
-    if not _is_set(options, _STOP_SPINNING):
-        options.add_session_config_entry(_STOP_SPINNING, "1")
+    for key, value in _DEFAULTS.items():
+        if not _is_set(options, key):
+            options.add_session_config_entry(key, value)
     try:
         return onnxruntime.InferenceSession(model, options, providers=list(providers))
     except Exception as error:  # onnxruntime's exceptions have no common base but this

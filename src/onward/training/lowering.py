@@ -6,12 +6,12 @@ those for evaluation stay as people wrote them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import onnx_ir as ir
 
 from onward.graph.builder import Builder
-from onward.graph.nodes import attribute, input_at
+from onward.graph.nodes import attribute, constant_of, input_at
 from onward.graph.shapes import Dim, dims, rank
 
 _MANY_CLASSES = 1024
@@ -20,10 +20,11 @@ _MANY_CLASSES = 1024
 Lowering = Callable[[Builder, ir.Node], "list[ir.Value] | None"]
 
 
-def lower(op: Builder) -> None:
-    """Replace nodes of the graph of `op`, in place."""
+def lower(op: Builder, forward: Collection[ir.Node] = ()) -> None:
+    """Replace nodes of the graph of `op`, in place; `forward` are those of the user's model."""
     for node in list(op.graph):
-        lowering = _LOWERINGS.get(node.op_type) if node.domain == "" else None
+        known = _LOWERINGS if node in forward else {**_LOWERINGS, **_BACKWARD_LOWERINGS}
+        lowering = known.get(node.op_type) if node.domain == "" else None
         if lowering is None:
             continue
         last = op.graph[-1]
@@ -70,4 +71,20 @@ def _is_large(classes: Dim) -> bool:
     return isinstance(classes, int) and classes >= _MANY_CLASSES
 
 
+def _mask(op: Builder, node: ir.Node) -> list[ir.Value] | None:
+    """Where(mask, x, 0) as x times the mask: the gradient of Relu, Clip and Dropout.
+
+    onnxruntime's Where makes three passes by one thread. A masked infinity becomes a NaN, so this is for cotangents
+    only: a model may guard itself by Where.
+    """
+    mask, x, other = node.inputs
+    if mask is None or x is None or other is None or x.dtype != ir.DataType.FLOAT:
+        return None
+    zero = constant_of(other)
+    if zero is None or zero.size != 1 or zero.item() != 0:
+        return None
+    return [op.Mul(x, op.cast(mask, x.dtype))]
+
+
+_BACKWARD_LOWERINGS: dict[str, Lowering] = {"Where": _mask}
 _LOWERINGS: dict[str, Lowering] = {"SoftmaxCrossEntropyLoss": _softmax_cross_entropy}

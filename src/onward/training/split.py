@@ -87,6 +87,7 @@ def _split(forward: ir.Model, names: list[str], frozen: set[str], targets: set[s
     model = expand_missing_rules(forward, names, [forward.graph.outputs[0].name or ""])
     graph = model.graph
     op = Builder(graph, model.opset_imports[""])
+    nodes = set(graph)
     users = {value.name or "": _user_role(value, targets) for value in graph.inputs}
     outputs = {value.name or "": Role.OUTPUT if index else Role.LOSS for index, value in enumerate(graph.outputs)}
     loss = graph.outputs[0]
@@ -130,7 +131,7 @@ def _split(forward: ir.Model, names: list[str], frozen: set[str], targets: set[s
         parameters=[value.name or "" for value in kept],
     )
     model.metadata_props[METADATA_KEY] = signature.to_json()
-    lower(op)
+    lower(op, nodes)
     return SplitModels(
         training=finish(model),
         evaluation=_evaluation(evaluation, users, outputs, parameters, list(statistics.values())),

@@ -72,6 +72,7 @@ def _step(
     model = expand_missing_rules(forward, names, [loss_value.name or ""])
     graph = model.graph
     op = Builder(graph, model.opset_imports[""])
+    nodes = set(graph)
     outputs = {value.name or "": Role.OUTPUT if index else Role.LOSS for index, value in enumerate(graph.outputs)}
     loss_output = graph.outputs[0]
     assert loss_output.dtype is not None
@@ -119,7 +120,7 @@ def _step(
         slots={name: slot.initial for name, slot in optimizer.slots.items()},
     )
     model.metadata_props[METADATA_KEY] = signature.to_json()
-    lower(op)
+    lower(op, nodes)
     return finish(model)
 
 
