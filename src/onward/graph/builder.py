@@ -32,6 +32,12 @@ class Builder(Emitter):
         inner._scope = self._scope
         return inner
 
+    def aside(self, graph: ir.Graph) -> Builder:
+        """A builder for a graph of its own, to be moved here later; it names nodes as this one does now."""
+        builder = Builder(graph, self.opset)
+        builder._scope = self._scope
+        return builder
+
     def forward_output(self, node: ir.Node, index: int) -> ir.Value:
         """An optional output of a forward node (mask, indices, mean), added to the node when it is absent."""
         if index >= schema(node.op_type, self.opset, node.domain).max_output:
@@ -39,6 +45,8 @@ class Builder(Emitter):
             raise NeedsOpsetError(node.op_type, min(version for version in later if version > self.opset))
         if index >= len(node.outputs):
             node.resize_outputs(index + 1)
+        for between in node.outputs[:index]:
+            between.name = between.name or ""
         output = node.outputs[index]
         if not output.name:
             output.name = self.unique_name(f"{node.name or node.outputs[0].name}/output_{index}")

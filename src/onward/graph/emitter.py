@@ -37,6 +37,7 @@ _FORMER_ATTRIBUTES: dict[str, tuple[int, dict[int, str]]] = {
     "Pad": (11, {1: "pads", 2: "value"}),
     "Clip": (11, {1: "min", 2: "max"}),
     "TopK": (10, {1: "k"}),
+    "DFT": (20, {2: "axis"}),
     **{name: (18, {1: "axes"}) for name in _REDUCTIONS},
 }
 

@@ -181,3 +181,41 @@ def test_lookups_that_feed_each_other():
     graph = helper.make_graph(nodes, "lookups", [table], [y], initializers)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 16)], ir_version=8)
     check_gradient(model, {"table": array(3, 4)}, wrt=["table"])
+
+
+@pytest.mark.parametrize("sort", [0, 1])
+@pytest.mark.parametrize("axis", [None, 0, -1])
+def test_unique(sort, axis):
+    """Elements that are all different: sorting them is all that happens.
+
+    In float64 on onnxruntime; the reference evaluator's inverse indices are those of sorted elements.
+    """
+    attributes = {"sorted": sort} if axis is None else {"sorted": sort, "axis": axis}
+    check_vjp("Unique", [array(3, 4)], opset=11, of=[0], run=run_on_runtime, **attributes)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "dy", "expected"),
+    [
+        ({"sorted": 0}, [6, 8, 4, 2], [[6, 4, 4], [2, 2, 2]]),
+        ({}, [8, 6, 2, 4], [[6, 4, 4], [1, 4, 1]]),
+    ],
+)
+def test_equal_elements_share_the_cotangent_of_their_value(attributes, dy, expected):
+    x = np.array([[2, 1, 1], [3, 4, 3]], np.float32)
+    value, output = (helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("x", "y"))
+    value.type.tensor_type.shape.CopyFrom(helper.make_tensor_value_info("x", 1, ["N", "M"]).type.tensor_type.shape)
+    graph = helper.make_graph([helper.make_node("Unique", ["x"], ["y"], **attributes)], "unique", [value], [output])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    got = run_on_runtime(onward.gradient(model, wrt=["x"]), {"x": x, "y_grad": np.array(dy, np.float32)})["x_grad"]
+    np.testing.assert_allclose(got, expected)
+
+
+def test_equal_slices_share_the_cotangent_of_their_one():
+    x = np.array([[1, 0], [1, 0], [2, 3]], np.float32)
+    value, output = helper.make_tensor_value_info("x", 1, x.shape), helper.make_tensor_value_info("y", 1, None)
+    graph = helper.make_graph([helper.make_node("Unique", ["x"], ["y"], axis=0)], "unique", [value], [output])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    dy = np.array([[2, 4], [5, 6]], np.float32)
+    got = run_on_runtime(onward.gradient(model, wrt=["x"]), {"x": x, "y_grad": dy})["x_grad"]
+    np.testing.assert_allclose(got, [[1, 2], [1, 2], [5, 6]])

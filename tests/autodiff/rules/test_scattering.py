@@ -106,3 +106,23 @@ def test_three_that_tie_get_a_third_each(reduction):
     assert updates.grad is not None
     np.testing.assert_allclose(results["data_grad"], data.grad.numpy(), rtol=1e-6)
     np.testing.assert_allclose(results["updates_grad"], updates.grad.numpy(), rtol=1e-6)
+
+
+# onnxruntime 1.31 runs TensorScatter on CUDA only.
+@pytest.mark.parametrize("mode", ["linear", "circular"])
+@pytest.mark.parametrize(
+    ("cache", "update", "write", "axis"),
+    [
+        ((2, 3, 5, 2), (2, 3, 2, 2), [1, 3], None),
+        ((2, 5, 2), (2, 2, 2), [0, 2], -2),
+        ((2, 2, 4), (2, 2, 3), [1, 0], 2),
+        ((2, 4, 3), (2, 2, 3), None, 1),
+    ],
+)
+def test_tensor_scatter(mode, cache, update, write, axis):
+    random = np.random.default_rng(0)
+    inputs = [random.normal(size=cache), random.normal(size=update)]
+    if write is not None:
+        inputs.append(np.array(write) + (2 if mode == "circular" else 0))
+    attributes = {} if axis is None else {"axis": axis}
+    check_vjp("TensorScatter", inputs, opset=24, mode=mode, on_runtime=False, **attributes)

@@ -16,3 +16,6 @@ nondifferentiable(
     *"Constant ConstantOfShape EyeLike BlackmanWindow HannWindow HammingWindow MelWeightMatrix".split(),
     *"RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial Bernoulli TfIdfVectorizer".split(),
 )
+
+# It looks at the same bits as another type.
+nondifferentiable("BitCast")

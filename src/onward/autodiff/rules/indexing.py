@@ -145,3 +145,17 @@ def one_hot(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
     on = op.OneHot(indices, depth, op.constant([0, 1], values.dtype), axis=attribute(node, "axis", -1))
     sums = [op.Reshape(op.ReduceSum(dy * where, keepdims=0), [1]) for where in (1 - on, on)]
     return [None, None, op.Concat(*sums, axis=0)]
+
+
+@vjp("Unique")
+def unique(op: Builder, node: ir.Node, dy: ir.Value | None, *_: ir.Value | None) -> Row:
+    """Equal elements (or slices) share the cotangent of their one value evenly, as elements that tie for a maximum."""
+    x = node.inputs[0]
+    if dy is None:
+        return [None]
+    inverse, counts = op.forward_output(node, 2), op.cast(op.forward_output(node, 3), x.dtype)
+    if "axis" not in node.attributes:
+        return [op.reshape_like(op.Gather(dy / counts, inverse, axis=0), x)]
+    axis = node.attributes["axis"].as_int() % rank(x)
+    share = dy / op.Reshape(counts, [-1 if other == axis else 1 for other in range(rank(x))])
+    return [op.Gather(share, inverse, axis=axis)]

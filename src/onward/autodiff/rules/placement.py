@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from onward.graph.builder import Builder
@@ -34,6 +35,15 @@ def joined(op: Builder, extents: Sequence[Extent]) -> list[int] | ir.Value:
         else:
             parts.append([extent])
     return op.Concat(*parts, axis=0)
+
+
+def identity(op: Builder, size: Extent, dtype: ir.DataType | None) -> ir.Value:
+    """The identity matrix."""
+    assert dtype is not None
+    if isinstance(size, int):
+        return op.constant(np.eye(size), dtype)
+    number = op.Range(0, op.Squeeze(size, [0]), 1)
+    return op.cast(op.Equal(op.Unsqueeze(number, [1]), op.Unsqueeze(number, [0])), dtype)
 
 
 def least(op: Builder, a: Extent, b: Extent) -> Extent:

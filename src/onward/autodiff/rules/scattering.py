@@ -15,7 +15,7 @@ from onward.autodiff.registry import vjp
 from onward.autodiff.rules.indexing import is_distinct, put_nd
 from onward.autodiff.rules.placement import put
 from onward.graph.builder import Builder
-from onward.graph.nodes import attribute, constant_of
+from onward.graph.nodes import attribute, constant_of, input_at
 from onward.graph.shapes import Dim, dims, rank
 
 Row = list[ir.Value | None]
@@ -105,3 +105,21 @@ def _reduced(
     data_hit, update_hit = op.cast(op.Equal(data, y), y.dtype), op.cast(op.Equal(updates, gather(y)), y.dtype)
     share = dy / scatter(data_hit, update_hit, "add")
     return [data_hit * share, None, update_hit * gather(share)]
+
+
+@vjp("TensorScatter")
+def tensor_scatter(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
+    """Slices of a cache are replaced, from a place of its own for each sample of the batch on."""
+    cache, update = node.inputs[:2]
+    write = input_at(node, 2)
+    ndim = rank(cache)
+    axis = attribute(node, "axis", -2) % ndim
+    along = [-1 if other == axis else 1 for other in range(ndim)]
+    places = op.Reshape(op.Range(0, op.size(update, [axis]), 1), along)
+    if write is not None:
+        places = places + op.Reshape(write, [-1] + [1] * (ndim - 1))
+    if attribute(node, "mode", "linear") == "circular":
+        places = op.Mod(places, op.dim(cache, axis))
+    places = op.Expand(places, op.shape(update))
+    d_cache = op.ScatterElements(dy, places, op.zeros_like(update), axis=axis)
+    return [d_cache, op.GatherElements(dy, places, axis=axis)]
