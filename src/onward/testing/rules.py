@@ -19,6 +19,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from onward.autodiff.gradient import gradient
+from onward.testing import recurrent
 from onward.testing.reference import ConvTranspose, GlobalLpPool, GlobalMaxPool, Pad
 
 Feeds = dict[str, np.ndarray]
@@ -146,15 +147,25 @@ class Gelu(OpRun):
         return ((0.5 * x * (1 + np.vectorize(math.erf, otypes=[np.float64])(x / math.sqrt(2)))).astype(x.dtype),)
 
 
+_OPERATORS: list[type[OpRun]] = [
+    *(ConvTranspose, Erf, Gelu, GlobalLpPool, GlobalMaxPool, Pad),
+    *(recurrent.GRU, recurrent.LSTM, recurrent.RNN, recurrent.Scan),
+]
+
+
 def run_on_reference(model: onnx.ModelProto, feeds: Feeds) -> dict[str, np.ndarray]:
     """Run a model on the ONNX reference evaluator."""
     names = [output.name for output in model.graph.output]
     needed = {value.name for value in model.graph.input}
     with np.errstate(all="ignore"):
-        results = ReferenceEvaluator(model, new_ops=[ConvTranspose, Erf, Gelu, GlobalLpPool, GlobalMaxPool, Pad]).run(
-            None, {k: v for k, v in feeds.items() if k in needed}
-        )
+        results = _evaluator(model.SerializeToString()).run(None, {k: v for k, v in feeds.items() if k in needed})
     return dict(zip(names, results, strict=True))
+
+
+# Differences run one model many times, and reading it takes longer than running a small one.
+@functools.lru_cache(maxsize=4)
+def _evaluator(model: bytes) -> ReferenceEvaluator:
+    return ReferenceEvaluator(onnx.load_from_string(model), new_ops=_OPERATORS)
 
 
 def run_on_runtime(model: onnx.ModelProto, feeds: Feeds) -> dict[str, np.ndarray]:
@@ -166,7 +177,6 @@ def run_on_runtime(model: onnx.ModelProto, feeds: Feeds) -> dict[str, np.ndarray
     return dict(zip(names, results, strict=True))
 
 
-# Differences run one model many times, and making a session takes far longer than running a small one.
 @functools.lru_cache(maxsize=4)
 def _session(model: bytes) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
