@@ -1,7 +1,7 @@
 """Other ways to write the same computation, chosen because onnxruntime runs them faster.
 
-Values are preserved; every test also passes without. Runs last, when gradients exist already, and on graphs that train:
-those for evaluation stay as people wrote them.
+Values are preserved, as far as they are finite; every test also passes without. Runs last, when gradients exist
+already, and on graphs that train: those for evaluation stay as people wrote them.
 """
 
 from __future__ import annotations
@@ -72,18 +72,26 @@ def _is_large(classes: Dim) -> bool:
 
 
 def _mask(op: Builder, node: ir.Node) -> list[ir.Value] | None:
-    """Where(mask, x, 0) as x times the mask: the gradient of Relu, Clip and Dropout.
+    """Where(mask, dy, 0) as dy times the mask: the gradient of Relu.
 
-    onnxruntime's Where makes three passes by one thread. A masked infinity becomes a NaN, so this is for cotangents
-    only: a model may guard itself by Where.
+    onnxruntime's Where makes three passes by one thread. A masked infinity becomes a NaN, which is why this is for Relu
+    only: there, a cotangent that is not finite means that training has diverged already. Other rules, and models, use
+    Where to keep what is not finite away.
     """
     mask, x, other = node.inputs
-    if mask is None or x is None or other is None or x.dtype != ir.DataType.FLOAT:
+    if mask is None or x is None or other is None or x.dtype != ir.DataType.FLOAT or not _is_sign_of_relu(mask):
         return None
     zero = constant_of(other)
     if zero is None or zero.size != 1 or zero.item() != 0:
         return None
     return [op.Mul(x, op.cast(mask, x.dtype))]
+
+
+def _is_sign_of_relu(mask: ir.Value) -> bool:
+    """Whether a mask is the result of a Relu, cast to booleans."""
+    cast = mask.producer()
+    source = None if cast is None or cast.op_type != "Cast" or cast.inputs[0] is None else cast.inputs[0].producer()
+    return source is not None and source.op_type == "Relu"
 
 
 _BACKWARD_LOWERINGS: dict[str, Lowering] = {"Where": _mask}
