@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import onnx_ir as ir
 
 from onward.autodiff import rules as _rules  # noqa: F401  registers every rule
-from onward.autodiff.registry import rule_for
-from onward.autodiff.sweep import differentiable_path
+from onward.autodiff.registry import is_integer_arithmetic, rule_for
+from onward.autodiff.sweep import differentiable_path, may_vary
 from onward.errors import MissingRuleError
 from onward.graph.folding import fold_shape_arithmetic
 from onward.graph.functions import body_since, expand
-from onward.graph.nodes import all_values, captured_values, subgraphs
+from onward.graph.nodes import all_values, captured_values, subgraphs, used_values
 from onward.graph.opsets import NeedsOpsetError
 from onward.graph.shapes import infer_shapes, is_floating
 
@@ -23,13 +23,15 @@ def expand_missing_rules(model: ir.Model, targets: Sequence[str], outputs: Seque
     opset = model.opset_imports[""]
     current = model.clone()
     while True:
-        missing = _nodes_without_rule(current, targets, outputs)
-        if not missing:
+        found = _nodes_without_rule(current, targets, outputs)
+        if not found:
             return current
+        integer = [node for node, computes_with_integers in found if computes_with_integers]
+        missing = [node for node, computes_with_integers in found if not computes_with_integers]
         bodies = [(node, body_since(node, opset)) for node in missing]
         hopeless = [node for node, since in bodies if since is None]
-        if hopeless:
-            raise MissingRuleError(_message(hopeless, opset))
+        if hopeless or integer:
+            raise MissingRuleError(_message(hopeless, integer, opset))
         for node, since in bodies:
             if since is not None and since > opset:
                 raise NeedsOpsetError(node.op_type, since)
@@ -40,23 +42,57 @@ def expand_missing_rules(model: ir.Model, targets: Sequence[str], outputs: Seque
             infer_shapes(current)
 
 
-def _nodes_without_rule(model: ir.Model, targets: Sequence[str], outputs: Sequence[str]) -> list[ir.Node]:
+Missing = tuple[ir.Node, bool]  # a node without a rule, and whether that is because it computes with integers
+
+
+def _nodes_without_rule(model: ir.Model, targets: Sequence[str], outputs: Sequence[str]) -> list[Missing]:
     values = {value.name: value for value in all_values(model.graph)}
     return list(_without_rule(model.graph, [values[name] for name in targets], [values[name] for name in outputs]))
 
 
-def _without_rule(graph: ir.Graph, targets: Sequence[ir.Value], outputs: Sequence[ir.Value]) -> Iterator[ir.Node]:
+def _without_rule(graph: ir.Graph, targets: Sequence[ir.Value], outputs: Sequence[ir.Value]) -> Iterator[Missing]:
     path, carrying = differentiable_path(graph, targets, outputs)
     for node in path:
-        if rule_for(node) is None:
-            yield node
+        integer = _computes_with_integers(node, carrying)
+        if integer or rule_for(node) is None:
+            yield node, integer
         for body in subgraphs(node):
             inputs = [value for value in body.inputs if is_floating(value)]
             captured = [value for value in captured_values(node) if value in carrying]
             yield from _without_rule(body, [*inputs, *captured], body.outputs)
 
 
-def _message(nodes: list[ir.Node], opset: int) -> str:
+# Operators that only move numbers, whatever they are, or end what was quantised.
+_MOVING = frozenset("Cast Concat DequantizeLinear Flatten Identity Reshape Squeeze Transpose Unsqueeze".split())
+
+
+def _computes_with_integers(node: ir.Node, carrying: Collection[ir.Value]) -> bool:
+    """Whether a node computes with quantised numbers, for which rules are not made."""
+    quantised = any(value in carrying and not may_vary(value) for value in used_values(node))
+    return is_integer_arithmetic(node) or (quantised and node.op_type not in _MOVING)
+
+
+def _message(nodes: list[ir.Node], integer: list[ir.Node], opset: int) -> str:
+    parts = []
+    if nodes:
+        parts.append(
+            f"no gradient rule for these operators (opset {opset}) on the way to the output:\n{_listed(nodes)}\n"
+            "Add a rule with @onward.autodiff.registry.vjp (see CONTRIBUTING.md), leave the parameters before these "
+            "nodes out of `wrt`, or replace the operators before exporting."
+        )
+    if integer:
+        parts.append(
+            "these operators on the way to the output compute with integers, which have no derivative:\n"
+            f"{_listed(integer)}\n"
+            "Use the QDQ form of the model, in which floating-point operators stand between DequantizeLinear and "
+            "QuantizeLinear, which let gradients pass (onnxruntime.quantization writes it with "
+            "quant_format=QuantFormat.QDQ); or train the model before it is quantised; or leave the parameters before "
+            "these nodes out of `wrt`."
+        )
+    return "\n".join(parts)
+
+
+def _listed(nodes: list[ir.Node]) -> str:
     by_operator: dict[str, list[str]] = defaultdict(list)
     for node in nodes:
         operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
@@ -65,8 +101,4 @@ def _message(nodes: list[ir.Node], opset: int) -> str:
     for operator, names in sorted(by_operator.items()):
         shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
         lines.append(f"  {operator}: {shown}")
-    return (
-        f"no gradient rule for these operators (opset {opset}) on the way to the output:\n" + "\n".join(lines) + "\n"
-        "Add a rule with @onward.autodiff.registry.vjp (see CONTRIBUTING.md), leave the parameters before these nodes "
-        "out of `wrt`, or replace the operators before exporting."
-    )
+    return "\n".join(lines)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
-from onward.autodiff.registry import Cotangents, is_nondifferentiable, rule_for
+from onward.autodiff.registry import Cotangents, is_integer_arithmetic, is_nondifferentiable, rule_for
 from onward.errors import OnwardError
 from onward.graph.builder import Builder
 from onward.graph.nodes import describe, used_values
@@ -23,7 +23,9 @@ def differentiable_path(
     for node in graph:
         if not is_nondifferentiable(node) and any(value in varying for value in used_values(node)):
             forward.append(node)
-            varying.update(output for output in node.outputs if _may_vary(output))
+            if _carries_integers(node, varying):
+                varying.update(node.outputs)
+            varying.update(output for output in node.outputs if may_vary(output))
     useful = set(outputs)
     path: list[ir.Node] = []
     for node in reversed(forward):
@@ -33,9 +35,22 @@ def differentiable_path(
     return path[::-1], varying & useful
 
 
-def _may_vary(value: ir.Value) -> bool:
+def may_vary(value: ir.Value) -> bool:
     """Whether a derivative may flow through a value: floats, sequences of them, and what nothing is known of."""
     return value.dtype is None or value.dtype in FLOATING
+
+
+# Quantised numbers are integers that stand for floats: derivatives go through them, as cotangents in floating point.
+_QUANTIZING = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
+
+
+def _carries_integers(node: ir.Node, varying: Collection[ir.Value]) -> bool:
+    """Whether the integers that a node makes stand for floats: it quantises, or works on numbers that are quantised."""
+    return (
+        node.op_type in _QUANTIZING
+        or is_integer_arithmetic(node)
+        or any(value in varying and not may_vary(value) for value in used_values(node))
+    )
 
 
 def backpropagate(
@@ -82,7 +97,7 @@ def _paired(node: ir.Node, result: Cotangents) -> Iterable[tuple[ir.Value, ir.Va
 
 
 def _checked(node: ir.Node, x: ir.Value, dx: ir.Value) -> ir.Value:
-    if dx.dtype != x.dtype:
+    if dx.dtype != x.dtype and not (dx.dtype in FLOATING and not may_vary(x)):
         raise OnwardError(
             f"the rule of {describe(node)} made a cotangent of type {dx.dtype} for {x.name!r} of type {x.dtype}; "
             "a cotangent has the type of its primal"

@@ -9,6 +9,7 @@ import onnx_ir as ir
 from onward.autodiff.registry import pointwise, vjp
 from onward.graph.builder import Builder
 from onward.graph.nodes import attribute
+from onward.graph.shapes import is_floating
 
 pointwise(
     {
@@ -132,4 +133,5 @@ def gelu(op: Builder, node: ir.Node, dy: ir.Value) -> ir.Value:
 @vjp("Cast", "CastLike")
 def cast(op: Builder, node: ir.Node, dy: ir.Value) -> list[ir.Value | None]:
     x = node.inputs[0]
-    return [op.cast(dy, x.dtype)]
+    # Integers that carry a cotangent are quantised numbers: it stays floating point.
+    return [op.cast(dy, x.dtype) if is_floating(x) else dy]
