@@ -45,6 +45,16 @@ def test_trainable(case: str) -> None:
     assert found["p"] == (True, "floating-point weight")
 
 
+def test_biases_of_a_recurrent_layer_may_start_at_zero() -> None:
+    found = judged(
+        ", h = RNN<hidden_size = 2>(x, w, r, p, , start) y = Squeeze(h)",
+        "float[3, 2, 2] x, float[1, 2, 2] w, float[1, 2, 2] r",
+        p=np.zeros((1, 4), np.float32),
+        start=np.zeros((1, 2, 2), np.float32),
+    )
+    assert found == {"p": (True, "floating-point weight"), "start": (False, MASK)}
+
+
 SETTING, SCALAR, MASK = "a setting or running statistic of an operator", "a scalar constant", "a mask"
 NOT_TRAINABLE = {
     "shape": ("y = Reshape(x, p)", np.array([2, 2]), "not floating point"),

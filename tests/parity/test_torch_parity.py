@@ -34,6 +34,11 @@ def cases():
 
 @pytest.mark.parametrize(("architecture", "exporter", "opset"), list(cases()))
 def test_every_parameter_gradient_equals_torch(architecture, exporter, opset):
+    check_gradients(architecture, exporter, opset)
+
+
+def check_gradients(architecture, exporter, opset):
+    """Export, differentiate, and compare with torch on every input of the architecture."""
     torch.manual_seed(0)
     module, inputs = architecture.build()
     randomize(module, seed=1)

@@ -13,6 +13,9 @@ An initializer is trainable by default unless one of these holds (the first that
 6. all its values are 0, 1, an infinity or the huge negative number that stands for one, and no product uses it: a
    mask (layers may start at zero or at the identity);
 7. onward itself made it while building a graph.
+
+The weights, biases and peepholes of RNN, GRU and LSTM are parameters whatever 3 to 7 say: exporters join them from
+torch's own, and a bias of rank 2 may start at zero.
 """
 
 from __future__ import annotations
@@ -44,6 +47,13 @@ _SETTINGS: dict[str, frozenset[int]] = {
     "Range": frozenset({0, 1, 2}),
     "QuantizeLinear": frozenset({1}),
     "DequantizeLinear": frozenset({1}),
+}
+
+# Inputs that are nothing but weights.
+_WEIGHTS: dict[str, frozenset[int]] = {
+    "RNN": frozenset({1, 2, 3}),
+    "GRU": frozenset({1, 2, 3}),
+    "LSTM": frozenset({1, 2, 3, 7}),
 }
 
 _PRODUCTS = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
@@ -103,6 +113,8 @@ def _reason_against(value: ir.Value) -> str | None:
         return None
     if kind is not None:
         return f"torch exported it as {kind.lower()}"
+    if any(index in _WEIGHTS.get(node.op_type, ()) for node, index in value.uses()):
+        return None
     if _is_table(value.metadata_props.get(_FOLDED_FROM)):
         return "a table that the exporter computed"
     if value.uses() and all(index in _SETTINGS.get(node.op_type, ()) for node, index in value.uses()):
