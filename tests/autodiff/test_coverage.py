@@ -11,7 +11,8 @@ def test_one_operator_of_each_way() -> None:
     assert ways["Conv"] == "rule"
     assert ways["CenterCropPad"] == "function"
     assert ways["Floor"] == "constant", "declared"
-    assert ways["ConvInteger"] == "constant", "its output is an integer"
+    assert ways["NonZero"] == "constant", "its output is an integer"
+    assert ways["ConvInteger"] == "integer"
 
 
 def test_only_operators_of_the_opset_asked_for() -> None:

@@ -20,6 +20,7 @@ WORDS: dict[Way, str] = {
     "rule": "rule",
     "function": "by its function body",
     "constant": "no derivative",
+    "integer": "refused",
     "missing": "not yet",
 }
 # Operators newer than onnxruntime accepts, whose function bodies are made of older ones and are cases all the same.
@@ -53,6 +54,8 @@ All {len(ways)} operators of `ai.onnx` up to opset {newest}: {summary}.
 * **by its function body**: the ONNX standard defines the operator by simpler ones; it is expanded and those are
   differentiated.
 * **no derivative**: its outputs are not floating point, or constant almost everywhere, or random.
+* **refused**: arithmetic on integers that stand for floats; use the QDQ form of the model, with DequantizeLinear and
+  QuantizeLinear around operators of floating point.
 * **not yet**: `onward.gradient` refuses the model and names the nodes.
 
 *Proved* counts the node cases of onnx, those of function bodies included, that have a floating-point input and output

@@ -94,7 +94,7 @@ SEQUENCES = {
     "sizes": ("s = SplitToSequence<axis = 1>(x, sizes)\n a = SequenceAt(s, minus)\n y = Neg(a)", "Split Neg"),
     "squeezed": (
         "s = SplitToSequence<axis = 0, keepdims = 0>(x)\n a = SequenceAt(s, one)\n y = Neg(a)",
-        "Split Squeeze Squeeze Neg",
+        "Split Squeeze Neg",
     ),
     "stack": (
         "a = Neg(x)\n s = SequenceConstruct(x, a)\n c = ConcatFromSequence<axis = 1, new_axis = 1>(s)\n y = Neg(c)",

@@ -11,12 +11,14 @@ import onnx_ir as ir
 from onward.autodiff import rules as _rules  # noqa: F401  registers every rule
 from onward.autodiff.registry import nondifferentiable_operators, operators_with_rules
 from onward.graph.functions import body_since
+from onward.graph.nodes import is_integer_arithmetic
 from onward.graph.opsets import accepted_by_runtime
 
 # rule: there is a gradient rule. function: expanded by the function body of the standard, which is differentiated.
 # constant: no derivative flows through it, because it is declared so or because no output is floating point.
+# integer: arithmetic on quantised integers, refused with the advice to use the QDQ form.
 # missing: a derivative exists in principle, and nobody has written it yet.
-Way = Literal["rule", "function", "constant", "missing"]
+Way = Literal["rule", "function", "constant", "integer", "missing"]
 
 _FLOATING = frozenset(f"tensor({name})" for name in ("float", "double", "float16", "bfloat16"))
 
@@ -35,6 +37,8 @@ def _way(spec: onnx.defs.OpSchema) -> Way:
     key = ("", spec.name)
     if key in operators_with_rules():
         return "rule"
+    if is_integer_arithmetic(ir.node(spec.name, [])):
+        return "integer"
     if key in nondifferentiable_operators() or not any(_may_be_floating(output.types) for output in spec.outputs):
         return "constant"
     return "missing" if body_since(ir.node(spec.name, []), spec.since_version) is None else "function"

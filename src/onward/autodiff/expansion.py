@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
+from typing import Literal
 
 import onnx_ir as ir
 
 from onward.autodiff import rules as _rules  # noqa: F401  registers every rule
-from onward.autodiff.registry import is_integer_arithmetic, rule_for
+from onward.autodiff.registry import rule_for
 from onward.autodiff.sweep import differentiable_path, may_vary
 from onward.errors import MissingRuleError
 from onward.graph.folding import fold_shape_arithmetic
 from onward.graph.functions import body_since, expand
-from onward.graph.nodes import all_values, captured_values, subgraphs, used_values
+from onward.graph.nodes import all_values, captured_values, is_integer_arithmetic, subgraphs, used_values
 from onward.graph.opsets import NeedsOpsetError
 from onward.graph.shapes import infer_shapes, is_floating
 
@@ -26,12 +27,12 @@ def expand_missing_rules(model: ir.Model, targets: Sequence[str], outputs: Seque
         found = _nodes_without_rule(current, targets, outputs)
         if not found:
             return current
-        integer = [node for node, computes_with_integers in found if computes_with_integers]
-        missing = [node for node, computes_with_integers in found if not computes_with_integers]
+        missing = [node for node, why in found if why == "rule"]
         bodies = [(node, body_since(node, opset)) for node in missing]
         hopeless = [node for node, since in bodies if since is None]
-        if hopeless or integer:
-            raise MissingRuleError(_message(hopeless, integer, opset))
+        refused = [(node, why) for node, why in found if why != "rule" or node in hopeless]
+        if refused:
+            raise MissingRuleError(_message(refused, opset))
         for node, since in bodies:
             if since is not None and since > opset:
                 raise NeedsOpsetError(node.op_type, since)
@@ -42,7 +43,10 @@ def expand_missing_rules(model: ir.Model, targets: Sequence[str], outputs: Seque
             infer_shapes(current)
 
 
-Missing = tuple[ir.Node, bool]  # a node without a rule, and whether that is because it computes with integers
+# Why a node cannot be differentiated as it is: its operator has no rule; it computes with quantised integers; its body
+# uses or returns sequences, or quantised integers.
+Why = Literal["rule", "integer", "body"]
+Missing = tuple[ir.Node, Why]
 
 
 def _nodes_without_rule(model: ir.Model, targets: Sequence[str], outputs: Sequence[str]) -> list[Missing]:
@@ -53,9 +57,12 @@ def _nodes_without_rule(model: ir.Model, targets: Sequence[str], outputs: Sequen
 def _without_rule(graph: ir.Graph, targets: Sequence[ir.Value], outputs: Sequence[ir.Value]) -> Iterator[Missing]:
     path, carrying = differentiable_path(graph, targets, outputs)
     for node in path:
-        integer = _computes_with_integers(node, carrying)
-        if integer or rule_for(node) is None:
-            yield node, integer
+        if _computes_with_integers(node, carrying):
+            yield node, "integer"
+        elif rule_for(node) is None:
+            yield node, "rule"
+        elif subgraphs(node) and any(v in carrying and not is_floating(v) for v in (*used_values(node), *node.outputs)):
+            yield node, "body"
         for body in subgraphs(node):
             inputs = [value for value in body.inputs if is_floating(value)]
             captured = [value for value in captured_values(node) if value in carrying]
@@ -72,23 +79,33 @@ def _computes_with_integers(node: ir.Node, carrying: Collection[ir.Value]) -> bo
     return is_integer_arithmetic(node) or (quantised and node.op_type not in _MOVING)
 
 
-def _message(nodes: list[ir.Node], integer: list[ir.Node], opset: int) -> str:
+_ADVICE: dict[Why, tuple[str, str]] = {
+    "rule": (
+        "no gradient rule for these operators (opset {opset}) on the way to the output:",
+        "Add a rule with @onward.autodiff.registry.vjp (see CONTRIBUTING.md), leave the parameters before these nodes "
+        "out of `wrt`, or replace the operators before exporting.",
+    ),
+    "integer": (
+        "these operators on the way to the output compute with integers, which have no derivative:",
+        "Use the QDQ form of the model, in which floating-point operators stand between DequantizeLinear and "
+        "QuantizeLinear, which let gradients pass (onnxruntime.quantization writes it with "
+        "quant_format=QuantFormat.QDQ); or train the model before it is quantised; or leave the parameters before "
+        "these nodes out of `wrt`.",
+    ),
+    "body": (
+        "the bodies of these nodes on the way to the output use or return sequences, or quantised integers:",
+        "Gradients pass through the tensors of a body only, and through lists to which a Loop appends one element in "
+        "each iteration and which are stacked or joined after it. Keep what the sequence holds in one tensor.",
+    ),
+}
+
+
+def _message(refused: list[Missing], opset: int) -> str:
     parts = []
-    if nodes:
-        parts.append(
-            f"no gradient rule for these operators (opset {opset}) on the way to the output:\n{_listed(nodes)}\n"
-            "Add a rule with @onward.autodiff.registry.vjp (see CONTRIBUTING.md), leave the parameters before these "
-            "nodes out of `wrt`, or replace the operators before exporting."
-        )
-    if integer:
-        parts.append(
-            "these operators on the way to the output compute with integers, which have no derivative:\n"
-            f"{_listed(integer)}\n"
-            "Use the QDQ form of the model, in which floating-point operators stand between DequantizeLinear and "
-            "QuantizeLinear, which let gradients pass (onnxruntime.quantization writes it with "
-            "quant_format=QuantFormat.QDQ); or train the model before it is quantised; or leave the parameters before "
-            "these nodes out of `wrt`."
-        )
+    for why, (what, advice) in _ADVICE.items():
+        nodes = [node for node, given in refused if given == why]
+        if nodes:
+            parts.append(f"{what.format(opset=opset)}\n{_listed(nodes)}\n{advice}")
     return "\n".join(parts)
 
 

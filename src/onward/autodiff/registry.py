@@ -22,7 +22,6 @@ OperatorKey = tuple[str, str]
 
 _rules: dict[OperatorKey, Rule] = {}
 _nondifferentiable: set[OperatorKey] = set()
-_INTEGER_ARITHMETIC = frozenset({"ConvInteger", "MatMulInteger"})
 
 
 def vjp(*op_types: str, domain: str = "") -> Callable[[Rule], Rule]:
@@ -77,11 +76,6 @@ def rule_for(node: ir.Node) -> Rule | None:
 def is_nondifferentiable(node: ir.Node) -> bool:
     """Whether a node's operator is declared to stop derivatives."""
     return (node.domain, node.op_type) in _nondifferentiable
-
-
-def is_integer_arithmetic(node: ir.Node) -> bool:
-    """Whether a node computes with quantised numbers as they are; onnxruntime's own operators are called alike."""
-    return node.op_type in _INTEGER_ARITHMETIC or node.op_type.startswith("QLinear")
 
 
 def operators_with_rules() -> frozenset[OperatorKey]:

@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
-from onward.autodiff.registry import Cotangents, is_integer_arithmetic, is_nondifferentiable, rule_for
+from onward.autodiff.registry import Cotangents, is_nondifferentiable, rule_for
 from onward.errors import OnwardError
 from onward.graph.builder import Builder
-from onward.graph.nodes import describe, used_values
+from onward.graph.nodes import describe, is_integer_arithmetic, used_values
 from onward.graph.shapes import FLOATING
 
 
@@ -67,7 +67,7 @@ def backpropagate(
         if not terms:
             return None
         if len(terms) > 1:
-            terms[:] = [_stamp(op.Add(*terms) if len(terms) == 2 else op.Sum(*terms), value)]
+            terms[:] = [_stamp(op.add(*terms), value)]
         return terms[0]
 
     with op:

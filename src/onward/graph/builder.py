@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -52,6 +53,28 @@ class Builder(Emitter):
             output.name = self.unique_name(f"{node.name or node.outputs[0].name}/output_{index}")
             self.set_dtype(output)
         return output
+
+    def map_sequences(self, function: Callable[..., ir.Value], *sequences: ir.Value) -> ir.Value:
+        """A sequence of ``function(op, *elements)`` for the elements of sequences of equal length."""
+        inputs = []
+        for index, sequence in enumerate(sequences):
+            assert sequence.dtype is not None
+            name = self.unique_name(f"{self._scope}/SequenceMap/element_{index}")
+            inputs.append(ir.Value(name=name, type=ir.TensorType(sequence.dtype)))
+        body = ir.Graph(inputs, [], nodes=[], name="element")
+        inner = self.subgraph(body)
+        with inner:
+            result = function(inner, *inputs)
+        body.outputs.append(result)
+        mapped: ir.Value = self.SequenceMap(*sequences, body=body)
+        mapped.type = None if result.type is None else ir.SequenceType(result.type)
+        return mapped
+
+    def add(self, *terms: ir.Value) -> ir.Value:
+        """The sum of tensors, or of sequences element by element."""
+        if isinstance(terms[0].type, ir.SequenceType):
+            return functools.reduce(lambda a, b: self.map_sequences(lambda op, x, y: op.Add(x, y), a, b), terms)
+        return self.Add(*terms) if len(terms) == 2 else self.Sum(*terms)
 
     # Shapes as values -------------------------------------------------------------------------------------------
 

@@ -90,3 +90,8 @@ def all_values(graph: ir.Graph) -> Iterator[ir.Value]:
         yield from current.initializers.values()
         for node in current:
             yield from node.outputs
+
+
+def is_integer_arithmetic(node: ir.Node) -> bool:
+    """Whether a node computes with quantised numbers as they are; onnxruntime's own operators have such names too."""
+    return node.op_type in ("ConvInteger", "MatMulInteger") or node.op_type.startswith("QLinear")

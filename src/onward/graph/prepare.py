@@ -11,12 +11,13 @@ from onnx_ir.passes import common as passes
 
 from onward.errors import InvalidModelError
 from onward.graph.folding import fold_shape_arithmetic
-from onward.graph.functions import write_defaults
+from onward.graph.functions import expand, write_defaults
 from onward.graph.opsets import accepted_by_runtime, require_accepted
 from onward.graph.parameters import mark_constant_nodes
 from onward.graph.sequences import resolve_sequences
 from onward.graph.shapes import infer_shapes
 from onward.graph.skeleton import LARGEST_KEPT, skeleton
+from onward.graph.stacks import resolve_stacks
 from onward.graph.upgrade import OLDEST, replace_deprecated, upgrade
 
 ModelLike = onnx.ModelProto | ir.Model | str | os.PathLike[str]
@@ -46,6 +47,11 @@ def prepare(model: ModelLike) -> ir.Model:
     write_defaults(copy)
     infer_shapes(copy)
     simplify(copy)
+    if any(node.op_type == "SequenceMap" and node.domain == "" for node in copy.graph.all_nodes()):
+        # Over sequences of unknown length: a Loop.
+        copy = expand(copy, ["SequenceMap"])
+        infer_shapes(copy)
+        simplify(copy)
     if OLDEST <= copy.opset_imports.get("", 1) < 14 and any(_loses_rank(node) for node in copy.graph):
         copy = upgrade(copy, 14)
         simplify(copy)
@@ -56,7 +62,7 @@ def simplify(model: ir.Model) -> None:
     """Compute what is known before any data: arithmetic on shapes, decided branches, sequences of known length."""
     while fold_shape_arithmetic(model):
         infer_shapes(model)
-    if resolve_sequences(model):
+    if resolve_sequences(model) | resolve_stacks(model):
         infer_shapes(model)
         simplify(model)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx_ir as ir
 
-from onward.graph.nodes import attribute, constant_of, input_at
+from onward.graph.nodes import all_values, attribute, constant_of, input_at
 from onward.graph.shapes import dims
 
 Contents = dict[ir.Value, list[ir.Value]]
@@ -17,10 +19,14 @@ def resolve_sequences(model: ir.Model) -> bool:
     Whether anything changed. Sequences that are inputs, outputs or carried through loops stay as they are.
     """
     graph, opset = model.graph, model.opset_imports.get("", 1)
+    before, constants = set(graph), set(graph.initializers)
     contents: Contents = {}
     changed = False
     for node in list(graph):
         if node.domain != "" or any(output.is_graph_output() for output in node.outputs):
+            continue
+        if node.op_type == "SequenceMap" and _unroll(node, contents, graph):
+            changed = True
             continue
         elements = _elements(node, contents, graph, opset)
         if elements is not None:
@@ -35,6 +41,13 @@ def resolve_sequences(model: ir.Model) -> bool:
         producer = sequence.producer()
         if producer is not None and not sequence.uses():
             graph.remove(producer, safe=True)
+    # Parts that nobody takes by a position known now.
+    for node in reversed(graph):
+        if node not in before and not any(output.uses() or output.is_graph_output() for output in node.outputs):
+            graph.remove(node, safe=True)
+    for name in graph.initializers.keys() - constants:
+        if not graph.initializers[name].uses():
+            graph.initializers.pop(name)
     return changed
 
 
@@ -60,6 +73,37 @@ def _elements(node: ir.Node, contents: Contents, graph: ir.Graph, opset: int) ->
             return None
         del elements[position]
     return elements
+
+
+def _unroll(node: ir.Node, contents: Contents, graph: ir.Graph) -> bool:
+    """Replace a SequenceMap by its body, once for each element of its sequences."""
+    sequences = [x for x in node.inputs if x is not None and isinstance(x.type, ir.SequenceType)]
+    if not all(contents.get(sequence) for sequence in sequences):
+        return False
+    results: list[list[ir.Value]] = [[] for _ in node.outputs]
+    for index in range(len(contents[sequences[0]])):
+        body = node.attributes["body"].as_graph().clone(allow_outer_scope_values=True)
+        prefix = f"{node.outputs[0].name}/{index}"
+        for value in all_values(body):
+            value.name = f"{prefix}/{value.name}"
+        for inner in body.all_nodes():
+            inner.name = f"{prefix}/{inner.name or inner.op_type}"
+        for given, x in zip(body.inputs, node.inputs, strict=True):
+            assert x is not None
+            given.replace_all_uses_with(contents[x][index] if x in contents else x, replace_graph_outputs=True)
+        for result, output in zip(results, body.outputs, strict=True):
+            result.append(output)
+        body.outputs.clear()
+        nodes = list(body)
+        body.remove(nodes)
+        graph.insert_before(node, nodes)
+    for output, elements in zip(node.outputs, results, strict=True):
+        sequence = insert(node, "SequenceConstruct", elements, f"{output.name}/elements")
+        sequence.type = output.type
+        output.replace_all_uses_with(sequence)
+        contents[sequence] = elements
+    graph.remove(node, safe=True)
+    return True
 
 
 def _result(node: ir.Node, contents: Contents, graph: ir.Graph) -> ir.Value | None:
@@ -96,17 +140,17 @@ def _parts(node: ir.Node, graph: ir.Graph, opset: int) -> list[ir.Value] | None:
         sizes = np.array([min(step, size - start) for start in range(0, size, step)], np.int64)
     if sizes is None:
         return None
-    lengths = _constant(f"{name}/sizes", sizes, graph)
+    lengths = constant(f"{name}/sizes", sizes, graph)
     parts = _emit(graph, node, "Split", [x, lengths], [f"{name}/{index}" for index in range(len(sizes))], axis=axis)
     if split is None and not attribute(node, "keepdims", 1):
-        axes = _constant(f"{name}/axes", np.array([axis]), graph)
+        axes = constant(f"{name}/axes", np.array([axis]), graph)
         return [_emit(graph, node, "Squeeze", [part, axes], [f"{part.name}/squeezed"])[0] for part in parts]
     return parts
 
 
 def _unsqueezed(node: ir.Node, index: int, x: ir.Value, axis: int, graph: ir.Graph) -> ir.Value:
     name = f"{node.outputs[0].name}/{index}"
-    return _emit(graph, node, "Unsqueeze", [x, _constant(f"{name}/axes", np.array([axis]), graph)], [name])[0]
+    return _emit(graph, node, "Unsqueeze", [x, constant(f"{name}/axes", np.array([axis]), graph)], [name])[0]
 
 
 def _position(value: ir.Value | None, default: int) -> int | None:
@@ -116,8 +160,15 @@ def _position(value: ir.Value | None, default: int) -> int | None:
     return None if known is None else int(known)
 
 
+def insert(place: ir.Node, op_type: str, inputs: list[ir.Value], name: str, **attributes: Any) -> ir.Value:
+    """The output of a new node just before `place`."""
+    graph = place.graph
+    assert isinstance(graph, ir.Graph)
+    return _emit(graph, place, op_type, inputs, [name], **attributes)[0]
+
+
 def _emit(
-    graph: ir.Graph, place: ir.Node, op_type: str, inputs: list[ir.Value], names: list[str], **attributes: int
+    graph: ir.Graph, place: ir.Node, op_type: str, inputs: list[ir.Value], names: list[str], **attributes: Any
 ) -> list[ir.Value]:
     """A node just before `place`; `names` are those of its outputs."""
     node = ir.node(op_type, inputs, attributes, num_outputs=len(names), name=names[0])
@@ -127,7 +178,8 @@ def _emit(
     return list(node.outputs)
 
 
-def _constant(name: str, array: np.ndarray, graph: ir.Graph) -> ir.Value:
+def constant(name: str, array: np.ndarray, graph: ir.Graph) -> ir.Value:
+    """Integers as an initializer of the main graph."""
     constant = ir.Value(
         name=name,
         type=ir.TensorType(ir.DataType.INT64),

@@ -5,7 +5,8 @@ from onward.autodiff.registry import nondifferentiable
 # Their results are not floating point.
 nondifferentiable(
     *"And ArgMax ArgMin BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Equal Greater GreaterOrEqual".split(),
-    *"IsInf IsNaN Less LessOrEqual NonMaxSuppression NonZero Not Or Shape Size StringNormalizer Xor".split(),
+    *"IsInf IsNaN Less LessOrEqual NonMaxSuppression NonZero Not Or SequenceLength Shape Size".split(),
+    *"StringNormalizer Xor".split(),
 )
 
 # Constant almost everywhere: the derivative is zero wherever it exists.
@@ -13,7 +14,7 @@ nondifferentiable("Ceil", "Floor", "Round", "Sign", "Hardmax")
 
 # Their results depend on the value of no floating-point input.
 nondifferentiable(
-    *"Constant ConstantOfShape EyeLike BlackmanWindow HannWindow HammingWindow MelWeightMatrix".split(),
+    *"Constant ConstantOfShape SequenceEmpty EyeLike BlackmanWindow HannWindow HammingWindow MelWeightMatrix".split(),
     *"RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial Bernoulli TfIdfVectorizer".split(),
 )
 
