@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import onnx
 import onnx_ir as ir
@@ -99,22 +99,64 @@ def _infer(proto: onnx.ModelProto) -> onnx.ModelProto:
     try:
         return onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
     except onnx.shape_inference.InferenceError:
+        _squeeze_ranges(proto)
         # It takes integers of any rank for vectors and refuses the outer difference of two ranges, which masks are
         # made of. When nothing else is wrong, the nodes that it can follow are enough.
         onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True)
         return onnx.shape_inference.infer_shapes(proto, check_type=True, data_prop=True)
 
 
-def _inferable(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """`proto` with stand-ins of the same result type for operators of which onnx infers nothing."""
+def _squeeze_ranges(proto: onnx.ModelProto) -> None:
+    """Range wants scalars; onnxruntime also takes vectors of one element, and the body of AffineGrid has them."""
+    for graph in _graphs(proto):
+        for index in reversed(range(len(graph.node))):
+            node = graph.node[index]
+            if node.op_type == "Range" and node.domain == "":
+                scalars = [f"{node.output[0]}/scalar_{place}" for place in range(3)]
+                for place, name in enumerate(scalars):
+                    graph.node.insert(index, onnx.helper.make_node("Squeeze", [node.input[place]], [name]))
+                node.input[:] = scalars
+
+
+def _graphs(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
     graphs = [proto.graph]
     for graph in graphs:
+        yield graph
+        for node in graph.node:
+            for attribute in node.attribute:
+                graphs.extend([attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else attribute.graphs)
+
+
+def _inferable(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """`proto` with stand-ins of the same result type for operators of which onnx infers nothing."""
+    for graph in _graphs(proto):
         for node in graph.node:
             if node.op_type == "GroupNormalization" and node.domain == "":
                 node.op_type = "Identity"
                 del node.input[1:], node.attribute[:]
-            graphs.extend(attr.g for attr in node.attribute if attr.type == onnx.AttributeProto.GRAPH)
+    _show_constants_to_bodies(proto)
     return proto
+
+
+def _show_constants_to_bodies(proto: onnx.ModelProto) -> None:
+    """Copy integers of the main graph (axes, shapes) into the bodies that use them: inference does not look outside."""
+    integers = {
+        tensor.name: tensor
+        for tensor in proto.graph.initializer
+        if tensor.data_type in (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
+    }
+    for graph in list(_graphs(proto))[1:]:
+        shown: set[str] = set()
+        for node in graph.node:
+            for index, name in enumerate(node.input):
+                if name in integers:
+                    # Another name: an inner value must not be called as an outer one.
+                    node.input[index] = f"{name}/in/{graph.name}"
+                    shown.add(name)
+        for name in sorted(shown):
+            copy = graph.initializer.add()
+            copy.CopyFrom(integers[name])
+            copy.name = f"{name}/in/{graph.name}"
 
 
 def _learn(value: ir.Value, value_type: ir.TypeProtocol | None, shape: ir.Shape | None) -> None:
