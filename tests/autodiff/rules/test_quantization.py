@@ -44,7 +44,7 @@ def gradients(model, feeds, dy, wrt, run=run_on_runtime):
     return run(onward.gradient(model, wrt=wrt), {**feeds, "y_grad": dy})
 
 
-@pytest.mark.parametrize("opset", [10, 13, 19, 21, 23])
+@pytest.mark.parametrize("opset", [10, 13, 19, 21, 23, 25])
 @pytest.mark.parametrize("dims", [None, "symbolic"])
 @pytest.mark.parametrize(
     ("zero", "limits"), [(np.uint8(100), (0, 255)), (np.int8(5), (-128, 127))]
