@@ -55,13 +55,15 @@ def test_biases_of_a_recurrent_layer_may_start_at_zero() -> None:
     assert found == {"p": (True, "floating-point weight"), "start": (False, MASK)}
 
 
-SETTING, SCALAR, MASK = "a setting or running statistic of an operator", "a scalar constant", "a mask"
+SCALAR, MASK = "a scalar constant", "a mask"
 NOT_TRAINABLE = {
-    "shape": ("y = Reshape(x, p)", np.array([2, 2]), "not floating point"),
-    "condition": ("y = Where(p, x, x)", np.array([True, False]), "not floating point"),
-    "exponent": ("y = Pow(x, p)", np.array([2], np.float32), SETTING),
-    "bound": ("y = Clip(x, p)", np.array(0, np.float32), SETTING),
-    "scales": ("y = Resize(x, , p)", np.array([1, 2], np.float32), SETTING),
+    "shape": ("y = Reshape(x, p)", np.array([2, 2]), "not floating point (int64, shape of Reshape)"),
+    "quantised": ("d = DequantizeLinear(p, s) y = MatMul(x, d)", np.ones((2, 2), np.int8), "quantised (int8)"),
+    "unused integers": ("y = Neg(x)", np.arange(3), "not floating point (int64)"),
+    "condition": ("y = Where(p, x, x)", np.array([True, False]), "not floating point (bool, condition of Where)"),
+    "exponent": ("y = Pow(x, p)", np.array([2], np.float32), "exponent of Pow"),
+    "bound": ("y = Clip(x, p)", np.array(0, np.float32), "lower bound of Clip"),
+    "scales": ("y = Resize(x, , p)", np.array([1, 2], np.float32), "scales of Resize"),
     "scalar": ("y = Mul(x, p)", np.array(0.125, np.float32), SCALAR),
     "scalar in a Constant": ("p = Constant<value = float[1] {0.125}>() y = Mul(x, p)", None, SCALAR),
     "mask of the lowest float": ("y = Add(x, p)", np.array([[0, LOWEST], [0, 0]], np.float32), MASK),
@@ -74,7 +76,7 @@ NOT_TRAINABLE = {
 @pytest.mark.parametrize("case", NOT_TRAINABLE)
 def test_not_trainable(case: str) -> None:
     body, array, reason = NOT_TRAINABLE[case]
-    found = judged(body, **({} if array is None else {"p": array}))
+    found = judged(body, "float[2, 2] x, float s", **({} if array is None else {"p": array}))
     assert found["p"] == (False, reason)
 
 
@@ -84,7 +86,8 @@ def test_running_statistics_are_not_parameters() -> None:
         **{name: np.ones(2, np.float32) for name in ("scale", "bias", "mean", "var")},
     )
     assert {name for name, (trainable, _) in found.items() if trainable} == {"scale", "bias"}
-    assert found["mean"] == found["var"] == (False, SETTING)
+    assert found["mean"] == (False, "running mean of BatchNormalization")
+    assert found["var"] == (False, "running variance of BatchNormalization")
 
 
 @pytest.mark.parametrize(

@@ -19,24 +19,30 @@ from onward.graph.opsets import NeedsOpsetError
 from onward.graph.shapes import infer_shapes, is_floating
 
 
-def expand_missing_rules(model: ir.Model, targets: Sequence[str], outputs: Sequence[str]) -> ir.Model:
-    """A copy of `model` in which every node between targets and outputs has a rule."""
+def expand_missing_rules(
+    model: ir.Model, targets: Sequence[str], outputs: Sequence[str], refused: list[Missing] | None = None
+) -> ir.Model:
+    """A copy of `model` in which every node between targets and outputs has a rule.
+
+    Where some have neither rule nor definition, MissingRuleError lists them; or `refused` does, if it is given.
+    """
     opset = model.opset_imports[""]
     current = model.clone()
     while True:
         found = _nodes_without_rule(current, targets, outputs)
-        if not found:
+        bodies = {node: body_since(node, opset) for node, why in found if why == "rule"}
+        hopeless = [(node, why) for node, why in found if bodies.get(node) is None]
+        if hopeless and refused is None:
+            raise MissingRuleError(_message(hopeless, opset))
+        defined = {node.op_type: since for node, since in bodies.items() if since is not None}
+        if not defined:
+            if refused is not None:
+                refused[:] = hopeless
             return current
-        missing = [node for node, why in found if why == "rule"]
-        bodies = [(node, body_since(node, opset)) for node in missing]
-        hopeless = [node for node, since in bodies if since is None]
-        refused = [(node, why) for node, why in found if why != "rule" or node in hopeless]
-        if refused:
-            raise MissingRuleError(_message(refused, opset))
-        for node, since in bodies:
-            if since is not None and since > opset:
-                raise NeedsOpsetError(node.op_type, since)
-        current = expand(current, {node.op_type for node in missing})
+        for op_type, since in defined.items():
+            if since > opset:
+                raise NeedsOpsetError(op_type, since)
+        current = expand(current, defined)
         infer_shapes(current)
         # Function bodies compute with shapes, as exporters do.
         while fold_shape_arithmetic(current):
@@ -79,7 +85,7 @@ def _computes_with_integers(node: ir.Node, carrying: Collection[ir.Value]) -> bo
     return is_integer_arithmetic(node) or (quantised and node.op_type not in _MOVING)
 
 
-_ADVICE: dict[Why, tuple[str, str]] = {
+ADVICE: dict[Why, tuple[str, str]] = {
     "rule": (
         "no gradient rule for these operators (opset {opset}) on the way to the output:",
         "Add a rule with @onward.autodiff.registry.vjp (see CONTRIBUTING.md), leave the parameters before these nodes "
@@ -102,7 +108,7 @@ _ADVICE: dict[Why, tuple[str, str]] = {
 
 def _message(refused: list[Missing], opset: int) -> str:
     parts = []
-    for why, (what, advice) in _ADVICE.items():
+    for why, (what, advice) in ADVICE.items():
         nodes = [node for node, given in refused if given == why]
         if nodes:
             parts.append(f"{what.format(opset=opset)}\n{_listed(nodes)}\n{advice}")

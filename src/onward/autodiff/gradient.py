@@ -48,8 +48,8 @@ def gradient(
     if parameters not in ("initializers", "inputs"):
         raise OnwardError(f"parameters={parameters!r} is not known; use 'initializers' or 'inputs'")
     forward = prepare(model)
-    names = _target_names(forward, wrt)
-    outputs = _output_names(forward, of)
+    names = target_names(forward, wrt)
+    outputs = output_names(forward, of)
     return in_lowest_opset(forward, lambda copy: _gradient(copy, names, outputs, parameters == "inputs"))
 
 
@@ -60,7 +60,7 @@ def _gradient(forward: ir.Model, names: list[str], outputs: list[str], as_inputs
     border = {value.name for value in (*graph.inputs, *graph.outputs, *graph.initializers.values())}
     published = [_free_name(f"{name}_grad", border) for name in names]
     ends = {output.name: output for output in graph.outputs}
-    seeds = {ends[name]: _seed(op, ends[name], border) for name in outputs}
+    seeds = {ends[name]: seed_of(op, ends[name], border) for name in outputs}
     gradients = gradients_of(op, seeds, names)
     make_way(op, published)
     for name, (target, value) in zip(published, gradients.items(), strict=True):
@@ -80,7 +80,7 @@ def gradients_of(op: Builder, seeds: Mapping[ir.Value, ir.Value], names: Sequenc
         return {target: op.zeros_like(target) if dx is None else dx for target, dx in pairs}
 
 
-def _target_names(model: ir.Model, wrt: Sequence[str] | None) -> list[str]:
+def target_names(model: ir.Model, wrt: Sequence[str] | None) -> list[str]:
     """The names to differentiate with respect to, checked."""
     if wrt is None:
         names = [parameter.name for parameter in parameters_of(model) if parameter.trainable]
@@ -108,7 +108,7 @@ def _target_names(model: ir.Model, wrt: Sequence[str] | None) -> list[str]:
     return list(wrt)
 
 
-def _output_names(model: ir.Model, of: str | Sequence[str] | None) -> list[str]:
+def output_names(model: ir.Model, of: str | Sequence[str] | None) -> list[str]:
     outputs = {output.name: output for output in model.graph.outputs if output.name}
     if not outputs:
         raise OnwardError("the model has no outputs, so there is nothing to differentiate")
@@ -146,7 +146,7 @@ def _refuse_repetition(argument: str, names: Sequence[str]) -> None:
         raise OnwardError(f"`{argument}` names {', '.join(map(repr, repeated))} more than once")
 
 
-def _seed(op: Builder, output: ir.Value, border: set[str | None]) -> ir.Value:
+def seed_of(op: Builder, output: ir.Value, border: set[str | None]) -> ir.Value:
     """One for an output of one element, else a new input for the caller's cotangent."""
     assert output.dtype is not None
     if static_size(output) == 1:

@@ -11,6 +11,7 @@ from onward.autodiff.registry import Cotangents, is_nondifferentiable, rule_for
 from onward.errors import OnwardError
 from onward.graph.builder import Builder
 from onward.graph.nodes import describe, is_integer_arithmetic, used_values
+from onward.graph.opsets import NeedsOpsetError
 from onward.graph.shapes import FLOATING
 
 
@@ -53,10 +54,21 @@ def _carries_integers(node: ir.Node, varying: Collection[ir.Value]) -> bool:
     )
 
 
+Failure = tuple[ir.Node, Exception | None]
+
+
 def backpropagate(
-    op: Builder, graph: ir.Graph, seeds: Mapping[ir.Value, ir.Value], targets: Sequence[ir.Value]
+    op: Builder,
+    graph: ir.Graph,
+    seeds: Mapping[ir.Value, ir.Value],
+    targets: Sequence[ir.Value],
+    failures: list[Failure] | None = None,
 ) -> list[ir.Value | None]:
-    """Emit the backward pass and return the cotangent of each target, None where it does not influence the outputs."""
+    """Emit the backward pass and return the cotangent of each target, None where it does not influence the outputs.
+
+    With `failures`, a rule that is missing (None) or raises is listed there, and the pass goes on with zeros instead:
+    that is how `onward.check` finds all of them at once.
+    """
     path, carrying = differentiable_path(graph, targets, seeds)
     contributions: dict[ir.Value, list[ir.Value]] = defaultdict(list)
     for output, seed in seeds.items():
@@ -76,13 +88,28 @@ def backpropagate(
                 cotangents = [cotangent(output) for output in node.outputs]
                 if all(dy is None for dy in cotangents):
                     continue
-                rule = rule_for(node)
-                assert rule is not None, f"{node.op_type} on the path without a rule"
-                for x, dx in _paired(node, rule(op, node, *cotangents)):
-                    if dx is not None and x in carrying:
-                        contributions[x].append(_checked(node, x, dx))
+                try:
+                    found = _apply_rule(op, node, cotangents, carrying)
+                except NeedsOpsetError:
+                    raise
+                except Exception as error:
+                    if failures is None:
+                        raise
+                    failures.append((node, None if rule_for(node) is None else error))
+                    found = [(x, op.zeros_like(x)) for x in used_values(node) if x in carrying and x.dtype in FLOATING]
+                for x, dx in found:
+                    contributions[x].append(dx)
         with op.scope("grad"):
             return [cotangent(target) for target in targets]
+
+
+def _apply_rule(
+    op: Builder, node: ir.Node, cotangents: Sequence[ir.Value | None], carrying: Collection[ir.Value]
+) -> list[tuple[ir.Value, ir.Value]]:
+    rule = rule_for(node)
+    assert rule is not None, f"{node.op_type} on the path without a rule"
+    pairs = _paired(node, rule(op, node, *cotangents))
+    return [(x, _checked(node, x, dx)) for x, dx in pairs if dx is not None and x in carrying]
 
 
 def _paired(node: ir.Node, result: Cotangents) -> Iterable[tuple[ir.Value, ir.Value | None]]:

@@ -2,7 +2,7 @@
 
 An initializer is trainable by default unless one of these holds (the first that does is the reason given):
 
-1. it is not floating point;
+1. it is not floating point (shapes, axes, quantised weights ...);
 2. torch's exporter recorded that it is a buffer or a lifted constant, not a parameter (what torch recorded as a
    parameter is one, whatever follows);
 3. that exporter computed it from several values of which none is called a weight or a bias: a table, as those of
@@ -26,6 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from onward.graph.opsets import all_schemas
 from onward.graph.shapes import is_floating
 
 _WAS_CONSTANT_NODE = "onward.was_constant_node"
@@ -34,19 +35,19 @@ _TORCH_KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
 # Which values the newer exporter's optimizer computed an initializer from, as a printed list of names.
 _FOLDED_FROM = "pkg.onnxscript.optimizer.folded_from"
 
-# Inputs that are settings of an operator rather than weights: operator -> input indices.
-_SETTINGS: dict[str, frozenset[int]] = {
-    "BatchNormalization": frozenset({3, 4}),
-    "Pow": frozenset({1}),
-    "Clip": frozenset({1, 2}),
-    "Resize": frozenset({1, 2}),
-    "Upsample": frozenset({1}),
-    "Pad": frozenset({2}),
-    "Dropout": frozenset({1}),
-    "OneHot": frozenset({2}),
-    "Range": frozenset({0, 1, 2}),
-    "QuantizeLinear": frozenset({1}),
-    "DequantizeLinear": frozenset({1}),
+# Inputs that are settings of an operator rather than weights: operator -> what the input with an index is.
+_SETTINGS: dict[str, dict[int, str]] = {
+    "BatchNormalization": {3: "running mean", 4: "running variance"},
+    "Pow": {1: "exponent"},
+    "Clip": {1: "lower bound", 2: "upper bound"},
+    "Resize": {1: "region", 2: "scales"},
+    "Upsample": {1: "scales"},
+    "Pad": {2: "value"},
+    "Dropout": {1: "ratio"},
+    "OneHot": {2: "values"},
+    "Range": {0: "start", 1: "limit", 2: "step"},
+    "QuantizeLinear": {1: "scale"},
+    "DequantizeLinear": {1: "scale"},
 }
 
 # Inputs that are nothing but weights.
@@ -107,7 +108,7 @@ def _judge(value: ir.Value) -> Parameter:
 
 def _reason_against(value: ir.Value) -> str | None:
     if not is_floating(value):
-        return "not floating point"
+        return _not_floating(value)
     kind = value.metadata_props.get(_TORCH_KIND)
     if kind == "PARAMETER":
         return None
@@ -117,15 +118,30 @@ def _reason_against(value: ir.Value) -> str | None:
         return None
     if _is_table(value.metadata_props.get(_FOLDED_FROM)):
         return "a table that the exporter computed"
-    if value.uses() and all(index in _SETTINGS.get(node.op_type, ()) for node, index in value.uses()):
-        return "a setting or running statistic of an operator"
+    settings = [_SETTINGS.get(node.op_type, {}).get(index) for node, index in value.uses()]
+    if settings and all(settings):
+        return f"{settings[0]} of {next(iter(value.uses())).node.op_type}"
     tensor = value.const_value
-    assert tensor is not None
-    if tensor.shape.rank() == 0 or is_baked_scalar(value):
+    shape = value.shape if tensor is None else tensor.shape
+    if (shape is not None and len(shape) == 0) or is_baked_scalar(value):
         return "a scalar constant"
     if value.name is not None and value.name.startswith("const/"):
         return "a constant made by onward"
-    return "a mask" if _is_mask(tensor) and not _is_factor(value) else None
+    return "a mask" if tensor is not None and _is_mask(tensor) and not _is_factor(value) else None
+
+
+def _not_floating(value: ir.Value) -> str:
+    kind = "unknown type" if value.dtype is None else value.dtype.name.lower()
+    uses = value.uses()
+    if any(node.op_type == "DequantizeLinear" and index == 0 for node, index in uses):
+        return f"quantised ({kind})"
+    if not uses:
+        return f"not floating point ({kind})"
+    node, index = next(iter(uses))
+    specs = all_schemas(node.op_type, node.domain)
+    inputs = max(specs, key=lambda spec: spec.since_version).inputs if specs else []
+    what = inputs[min(index, len(inputs) - 1)].name if inputs else f"input {index}"
+    return f"not floating point ({kind}, {what} of {node.op_type})"
 
 
 def _is_table(folded_from: str | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
@@ -102,18 +103,30 @@ def _from_proto(proto: onnx.ModelProto) -> ir.Model:
 
 def read_small_weights(model: ir.Model) -> None:
     """Read what `skeleton` keeps from external files: onnx does not know where they are, and inference needs values."""
+    for value, tensor in lost_weights(model):
+        raise InvalidModelError(
+            f"initializer {value.name!r} is stored in {str(tensor.path)!r}, which is not a file. {WHERE_DATA_IS}"
+        )
+    for value, tensor in _external_weights(model):
+        if value.graph is not model.graph or tensor.nbytes <= LARGEST_KEPT:
+            (value.const_value,) = ir.external_data.convert_tensors_from_external([tensor])
+
+
+WHERE_DATA_IS = (
+    "External data is looked for beside the model, so give the path of the model rather than a loaded ModelProto."
+)
+
+
+def lost_weights(model: ir.Model) -> list[tuple[ir.Value, ir.ExternalTensor]]:
+    """The initializers whose external file is not there."""
+    return [(value, tensor) for value, tensor in _external_weights(model) if not Path(tensor.path).is_file()]
+
+
+def _external_weights(model: ir.Model) -> Iterator[tuple[ir.Value, ir.ExternalTensor]]:
     for graph in model.graphs():
         for value in graph.initializers.values():
-            tensor = value.const_value
-            if not isinstance(tensor, ir.ExternalTensor):
-                continue
-            if not Path(tensor.path).is_file():
-                raise InvalidModelError(
-                    f"initializer {value.name!r} is stored in {str(tensor.path)!r}, which is not a file. External data "
-                    "is looked for beside the model, so give the path of the model rather than a loaded ModelProto."
-                )
-            if graph is not model.graph or tensor.nbytes <= LARGEST_KEPT:
-                (value.const_value,) = ir.external_data.convert_tensors_from_external([tensor])
+            if isinstance(value.const_value, ir.ExternalTensor):
+                yield value, value.const_value
 
 
 def import_default_domain(model: ir.Model) -> None:
