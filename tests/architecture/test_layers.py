@@ -43,6 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 MAY_BE_IMPORTED_BY: dict[str, set[str]] = {
     "onnx": BUILD | {"testing", "artifacts", "onnxblock", "trainer", "sklearn", "torch", "cli", "experimental"},
     "onnx_ir": BUILD | {"testing", "artifacts", "onnxblock", "trainer", "sklearn", "torch", "cli"},
+    "numba": {"runtime"},
     "onnxruntime": {"runtime", "testing"},
     "safetensors": {"runtime"},
     "tqdm": {"runtime", "trainer", "sklearn", "torch", "cli"},

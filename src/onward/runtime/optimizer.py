@@ -1,56 +1,20 @@
-"""Applies an optimizer to the tensors of a state: small graphs over flat chunks, in place."""
+"""Applies an optimizer to the tensors of a state."""
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import onnxruntime
 
 from onward.errors import OnwardError
-from onward.plan import (
-    COEFFICIENT,
-    GRAD_SCALE,
-    GRADIENT,
-    LEARNING_RATE,
-    METADATA_KEY,
-    PARAMETER,
-    SLOT,
-    STEP,
-    UPDATED,
-    Kernel,
-    UpdatePlan,
-)
-from onward.runtime import wire
-from onward.runtime.inplace import may_overwrite
-from onward.runtime.session import NUMPY_TYPES, metadata_of, open_session, read_model
+from onward.plan import GRAD_SCALE, GRADIENT, LEARNING_RATE, METADATA_KEY, PARAMETER, SLOT, STEP, UpdatePlan
+from onward.runtime.kernels import Binder, Run
+from onward.runtime.session import metadata_of, read_model
 from onward.runtime.state import OptimizerState, State
 from onward.runtime.tensors import FlatTensors
-
-# An optimizer is a dozen passes over memory; in chunks of this many elements they run in the cache.
-_CHUNK = 2**18
-
-Chunk = tuple[np.dtype, int, int]  # of the buffer of that dtype, from, to
-
-
-@dataclass
-class _Run:
-    """One run of a session over tensors that are bound to it."""
-
-    session: onnxruntime.InferenceSession
-    binding: Any
-    scalars: list[str] = field(default_factory=list)
-    # Outputs that could not be written in place, and where they go afterwards.
-    copies: list[tuple[FlatTensors, onnxruntime.OrtValue]] = field(default_factory=list)
-
-    def __call__(self) -> None:
-        self.session.run_with_iobinding(self.binding)
-        for source, target in self.copies:
-            target.update_inplace(source[UPDATED])
 
 
 def read_plan(path: str | os.PathLike[str]) -> UpdatePlan:
@@ -91,7 +55,7 @@ class TrainingOptimizer:
             GRAD_SCALE: onnxruntime.OrtValue.ortvalue_from_numpy(self._scale),
         }
         self._bound_to: FlatTensors | None = None
-        self._runs: list[_Run] = []
+        self._runs: list[Run] = []
         if state.optimizer is None:
             rate = plan.learning_rate
             state.optimizer = OptimizerState(learning_rate=rate, initial_learning_rate=rate)
@@ -116,72 +80,15 @@ class TrainingOptimizer:
         self._rate[...] = state.learning_rate
         self._step[...] = state.step + 1
         for run in self._runs:
-            if not gradients.device.is_host:
-                # onnxruntime copies inputs to the device when they are bound, and these have changed since.
-                self._bind_scalars(run)
             run()
         state.step += 1
 
     def _bind(self, gradients: FlatTensors) -> None:
         _match(self.plan, self._state)  # a state that was nominal has no slots yet
-        self._runs = []
-        if self.plan.norm is not None:
-            self._runs.append(self._bind_norm(self.plan.norm, gradients))
-        for kernel in self.plan.kernels:
-            session = open_session(kernel.model, options=self._options, providers=self._providers)
-            model = wire.parse(kernel.model)
-            self._runs += [self._bind_chunk(session, model, chunk, gradients) for chunk in self._chunks(kernel)]
+        slots = {f"{SLOT}{name}": tensors for name, tensors in self.state.slots.items()}
+        tensors = {PARAMETER: self._state.trainable, GRADIENT: gradients, **slots}
+        self._runs = Binder(self.plan, tensors, self._scalars, self._options, self._providers).runs()
         self._bound_to = gradients
-
-    def _bind_norm(self, model: bytes, gradients: FlatTensors) -> _Run:
-        session = open_session(model, options=self._options, providers=self._providers)
-        binding = session.io_binding()
-        for value in session.get_inputs():
-            # One input for each type; bfloat16 is the only one that numpy does not know.
-            wanted = NUMPY_TYPES.get(value.type)
-            dtype = next(d for d in gradients.dtypes if d == wanted or (wanted is None and d.name == "bfloat16"))
-            binding.bind_ortvalue_input(value.name, gradients.rows(dtype))
-        binding.bind_ortvalue_output(COEFFICIENT, self._scalars[GRAD_SCALE])
-        return _Run(session, binding)
-
-    def _bind_chunk(
-        self, session: onnxruntime.InferenceSession, model: wire.WireModel, chunk: Chunk, gradients: FlatTensors
-    ) -> _Run:
-        wanted = {value.name for value in session.get_inputs()}
-        run = _Run(session, session.io_binding(), [name for name in self._scalars if name in wanted])
-        tensors = {PARAMETER: self._state.trainable, **{f"{SLOT}{n}": t for n, t in self.state.slots.items()}}
-        for name, tensor in tensors.items():
-            value = result = tensor.chunk(*chunk)
-            if not may_overwrite(model, name, f"{name}{UPDATED}"):
-                dtype, start, end = chunk
-                spare = FlatTensors({UPDATED: ((end - start,), dtype)}, tensor.device)
-                run.copies.append((spare, value))
-                result = spare.ortvalue(UPDATED)
-            if name in wanted:
-                run.binding.bind_ortvalue_input(name, value)
-            run.binding.bind_ortvalue_output(f"{name}{UPDATED}", result)
-        if GRADIENT in wanted:
-            run.binding.bind_ortvalue_input(GRADIENT, gradients.chunk(*chunk))
-        self._bind_scalars(run)
-        return run
-
-    def _bind_scalars(self, run: _Run) -> None:
-        for name in run.scalars:
-            run.binding.bind_ortvalue_input(name, self._scalars[name])
-
-    def _chunks(self, kernel: Kernel) -> Iterator[Chunk]:
-        """The parts of the buffers that a kernel updates, one run each."""
-        tensors = self._state.trainable
-        if not self.plan.elementwise:
-            for name in kernel.parameters:
-                shape, dtype = tensors.layout[name]
-                start = tensors.offsets[name]
-                yield dtype, start, start + math.prod(shape)
-            return
-        members = set(kernel.parameters)
-        for dtype, start, end in tensors.runs(members):
-            for begin in range(start, end, _CHUNK):
-                yield dtype, begin, min(begin + _CHUNK, end)
 
 
 def _match(plan: UpdatePlan, state: State) -> None:

@@ -97,6 +97,10 @@ class FlatTensors(Mapping[str, np.ndarray]):
         """A part of the buffer of one dtype, as one long row."""
         return self._buffers[dtype].value(start, (end - start,))
 
+    def part(self, dtype: np.dtype, start: int, end: int) -> np.ndarray:
+        """The same as an array, in main memory."""
+        return self._buffers[dtype].array(start, (end - start,))
+
     def rows(self, dtype: np.dtype) -> onnxruntime.OrtValue:
         """The whole buffer of one dtype as a matrix."""
         buffer = self._buffers[dtype]
