@@ -56,6 +56,7 @@ class LossType(Enum):
     FocalLoss = 18
     BinaryFocalLoss = 19
     SoftCrossEntropyLoss = 20
+    CTCLoss = 21
 
 
 class OptimType(Enum):

@@ -15,7 +15,11 @@ from onward.autodiff import rules as _rules  # noqa: F401  registers every rule
 from onward.autodiff.registry import nondifferentiable_operators, operators_with_rules
 
 SOURCE = Path(__file__).parents[2] / "src" / "onward"
-EMITTING = [*sorted((SOURCE / "autodiff").rglob("*.py")), SOURCE / "graph" / "builder.py"]
+EMITTING = [
+    *sorted((SOURCE / "autodiff").rglob("*.py")),
+    SOURCE / "graph" / "builder.py",
+    SOURCE / "graph" / "recurrence.py",
+]
 
 STANDARD = {schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""}
 # Rules use these on integers only (positions, shapes), where there is nothing to differentiate.

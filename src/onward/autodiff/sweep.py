@@ -70,6 +70,7 @@ def backpropagate(
     that is how `onward.check` finds all of them at once.
     """
     path, carrying = differentiable_path(graph, targets, seeds)
+    op.carrying = carrying
     contributions: dict[ir.Value, list[ir.Value]] = defaultdict(list)
     for output, seed in seeds.items():
         contributions[output].append(seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -20,6 +20,8 @@ class Builder(Emitter):
     def __init__(self, graph: ir.Graph, opset: int, *, root: Builder | None = None) -> None:
         super().__init__(graph, opset, root=root)
         self._shape_values: dict[ir.Value, ir.Value] = {}
+        # The values through which derivatives flow while a graph is differentiated; see `carries`.
+        self.carrying: Collection[ir.Value] | None = None
 
     def __enter__(self) -> Builder:
         super().__enter__()
@@ -53,6 +55,13 @@ class Builder(Emitter):
             output.name = self.unique_name(f"{node.name or node.outputs[0].name}/output_{index}")
             self.set_dtype(output)
         return output
+
+    def carries(self, x: ir.Value) -> bool:
+        """Whether a derivative with respect to `x` is of any use.
+
+        Rules need not ask: what nobody uses is removed. But nothing can be removed from the outputs of a loop.
+        """
+        return self.carrying is None or x in self.carrying
 
     def map_sequences(self, function: Callable[..., ir.Value], *sequences: ir.Value) -> ir.Value:
         """A sequence of ``function(op, *elements)`` for the elements of sequences of equal length."""

@@ -1,5 +1,6 @@
 """Layer 1: losses, written in the builder notation."""
 
+from onward.losses.alignment import ctc
 from onward.losses.base import (
     Loss,
     LossSignature,
@@ -30,6 +31,7 @@ __all__ = [
     "class_indices",
     "cosine_embedding",
     "cross_entropy",
+    "ctc",
     "declared_signature",
     "focal",
     "from_model",

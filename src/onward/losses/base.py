@@ -24,7 +24,8 @@ from onward.errors import OnwardError
 from onward.graph.builder import Builder
 
 Loss = Callable[..., ir.Value]
-TargetKind = Callable[[Sequence[ir.Value]], ir.Value]  # from the predictions to a fresh value without a name
+# From the predictions to a fresh value without a name. Keyword parameters of a kind are options of its loss.
+TargetKind = Callable[..., ir.Value]
 Weights = ir.Value | np.ndarray | Sequence[float] | float
 
 F = TypeVar("F", bound=Loss)
@@ -85,9 +86,10 @@ def declared_signature(loss: Loss) -> LossSignature | None:
 
 def target_inputs(loss: Loss, predictions: Sequence[ir.Value]) -> dict[str, ir.Value]:
     """Fresh values for the targets of a loss, by parameter name; they are in no graph yet."""
-    inputs = {}
+    inputs, options = {}, _options(loss)
     for name, kind in loss_signature(loss, len(predictions)).targets.items():
-        inputs[name] = kind(predictions)
+        asked = inspect.signature(kind).parameters
+        inputs[name] = kind(predictions, **{key: value for key, value in options.items() if key in asked})
         inputs[name].name = name
     return inputs
 
@@ -100,6 +102,11 @@ def apply(op: Builder, loss: Loss, predictions: Sequence[ir.Value], targets: Map
     if not isinstance(result, ir.Value):
         raise OnwardError(f"the loss {loss_name(loss)} returned {type(result).__name__}; a loss returns one ir.Value")
     return result
+
+
+def _options(loss: Loss) -> dict[str, Any]:
+    """The options that functools.partial has set."""
+    return {**_options(loss.func), **loss.keywords} if isinstance(loss, functools.partial) else {}
 
 
 def loss_name(loss: Loss) -> str:

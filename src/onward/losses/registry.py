@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onward.errors import UnknownNameError
-from onward.losses import classification, margin, probability, regression
+from onward.losses import alignment, classification, margin, probability, regression
 from onward.losses.base import Loss
 
 _LOSSES: dict[str, Loss] = {
@@ -29,6 +29,7 @@ _LOSSES: dict[str, Loss] = {
         margin.soft_margin,
         margin.cosine_embedding,
         margin.triplet,
+        alignment.ctc,
     )
 }
 

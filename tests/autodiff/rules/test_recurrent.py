@@ -15,7 +15,7 @@ import torch
 from onnx import TensorProto, helper
 
 import onward
-from onward.autodiff.rules import recurrence
+from onward.graph import recurrence
 from onward.errors import OnwardError
 from onward.testing import check_vjp, run_on_reference, run_on_runtime
 

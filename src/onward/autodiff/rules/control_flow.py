@@ -22,7 +22,7 @@ Cotangents = dict[ir.Value, ir.Value | None]
 @vjp("If")
 def if_(op: Builder, node: ir.Node, *dys: ir.Value | None) -> Cotangents:
     """Each branch yields a cotangent for everything that either branch captures, zeros for what it does not use."""
-    captured = [value for value in captured_values(node) if is_floating(value)]
+    captured = [value for value in captured_values(node) if is_floating(value) and op.carries(value)]
     branches = {}
     for name in ("then_branch", "else_branch"):
         body = _copy(op, node.attributes[name].as_graph())
@@ -36,7 +36,7 @@ def if_(op: Builder, node: ir.Node, *dys: ir.Value | None) -> Cotangents:
 @vjp("Loop")
 def loop(op: Builder, node: ir.Node, *dys: ir.Value | None) -> Cotangents:
     """Iterations run backwards: t = T - 1, ..., 0."""
-    captured = [value for value in captured_values(node) if is_floating(value)]
+    captured = [value for value in captured_values(node) if is_floating(value) and op.carries(value)]
     body = node.attributes["body"].as_graph()
     count = len(body.inputs) - 2
     # The iteration number is recorded too: how many there are is the number of iterations that really ran.
@@ -78,7 +78,7 @@ def loop(op: Builder, node: ir.Node, *dys: ir.Value | None) -> Cotangents:
 @vjp("Scan")
 def scan(op: Builder, node: ir.Node, *dys: ir.Value | None) -> Cotangents:
     """A Scan over the same slices in the opposite direction."""
-    captured = [value for value in captured_values(node) if is_floating(value)]
+    captured = [value for value in captured_values(node) if is_floating(value) and op.carries(value)]
     body = node.attributes["body"].as_graph()
     scanned = attribute(node, "num_scan_inputs", 0)
     count = len(body.inputs) - scanned
@@ -104,7 +104,8 @@ def scan(op: Builder, node: ir.Node, *dys: ir.Value | None) -> Cotangents:
     seeds = _seeds(inner, [copy.outputs[index] for index in floating], carried)
     for index, dy in zip(given, slice_cotangents, strict=True):
         _add_seed(inner, seeds, copy.outputs[count + index], dy)
-    sliced = [index for index in range(scanned) if is_floating(slices[index])]
+    given_slices = node.inputs[count:]
+    sliced = [i for i in range(scanned) if is_floating(slices[i]) and op.carries(given_slices[i])]
     targets = [*moving, *(slices[index] for index in sliced), *captured]
     cotangents = _cotangents(inner, copy, seeds, targets)
     states_end, slices_end = len(moving), len(moving) + len(sliced)

@@ -16,10 +16,10 @@ import onnx_ir as ir
 
 from onward.autodiff.registry import vjp
 from onward.autodiff.rules.gate import Function, functions_of
-from onward.autodiff.rules.recurrence import Values
 from onward.autodiff.rules.recurrent_layer import Direction, Gradients, Layer
 from onward.graph.builder import Builder
 from onward.graph.nodes import attribute
+from onward.graph.recurrence import Values
 
 Cotangents = list[ir.Value | None]
 

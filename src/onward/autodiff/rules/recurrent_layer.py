@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from onward.autodiff.rules.recurrence import Step, Values, recur
 from onward.errors import UnknownShapeError
 from onward.graph.builder import Builder
 from onward.graph.nodes import attribute, describe, input_at
+from onward.graph.recurrence import Step, Values, recur
 from onward.graph.shapes import dims
 
 _END = np.iinfo(np.int64).max

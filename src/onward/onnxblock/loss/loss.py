@@ -294,3 +294,34 @@ class TripletMarginLoss(FunctionLoss):
 
     def build(self, anchor_name: str, positive_name: str, negative_name: str) -> str:  # type: ignore[override]
         return self._emit(self._function, [anchor_name, positive_name, negative_name])
+
+
+class CTCLoss(FunctionLoss):
+    """Labels in order, at unknown times: log(probability) `[T, N, C]`, labels `[N, S]` and the lengths of both.
+
+    The defaults are torch's. `logits` normalises the prediction first, `batch_first` takes it as `[N, T, C]`, and
+    `concatenated` takes the labels of all samples one after the other.
+    """
+
+    def __init__(
+        self,
+        blank: int = 0,
+        reduction: str = "mean",
+        zero_infinity: bool = False,
+        *,
+        logits: bool = False,
+        batch_first: bool = False,
+        concatenated: bool = False,
+    ) -> None:
+        layout = {"logits": logits, "batch_first": batch_first, "concatenated": concatenated}
+        super().__init__(losses.ctc, blank=blank, reduction=reduction, zero_infinity=zero_infinity, **layout)
+
+    def build(  # type: ignore[override]
+        self,
+        loss_input_name: str,
+        labels_name: str = "labels",
+        input_lengths_name: str = "input_lengths",
+        target_lengths_name: str = "target_lengths",
+    ) -> str:
+        names = {"input_lengths": input_lengths_name, "target_lengths": target_lengths_name}
+        return self._emit(self._function, [loss_input_name], labels=labels_name, **names)

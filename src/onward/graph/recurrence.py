@@ -73,7 +73,7 @@ def _scan(
         body=body,
         num_scan_inputs=len(slices),
         scan_input_directions=[int(backwards)] * len(slices),
-        scan_output_directions=[int(backwards)] * len(kept),
+        scan_output_directions=[int(backwards)] * len(kept) or None,
     )
     results = [results] if isinstance(results, ir.Value) else list(results)
     for result, output in zip(results, outputs, strict=True):
