@@ -26,6 +26,8 @@ class Role(str, Enum):
     RESET = "reset"  # whether gradients replace (true) or join (false) what the gradient buffers hold
     LEARNING_RATE = "learning_rate"
     STEP = "step"  # the number of this update, from 1
+    SEED = "seed"  # of what the graph draws at random; it has a default value
+    PASS = "pass"  # the number of this forward and backward pass: each draws other numbers
     LOSS = "loss"
     OUTPUT = "output"
     FLAG = "flag"

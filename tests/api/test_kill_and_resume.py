@@ -14,7 +14,8 @@ from tests.api import kill_and_resume, toys
 
 @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="needs fork")
 def test_killed_training_ends_bit_identical(tmp_path: Path) -> None:
-    toys.generate(tmp_path, toys.cnn(), optimizer="adamw")
+    """Running statistics, optimizer, schedule, and what Dropout draws."""
+    toys.generate(tmp_path, toys.with_dropout(toys.cnn(), "p"), optimizer="adamw")
     root = Path(__file__).parents[2]
     command = [sys.executable, "-m", "tests.api.kill_and_resume", str(tmp_path), "0"]
     run = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=120)

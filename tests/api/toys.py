@@ -58,6 +58,17 @@ def cnn() -> onnx.ModelProto:
     return with_weights(CNN, CNN_SHAPES)
 
 
+def with_dropout(model: onnx.ModelProto, value: str) -> onnx.ModelProto:
+    """Dropout of a value on its way to the nodes that use it."""
+    for node in model.graph.node:
+        node.input[:] = ["dropped" if name == value else name for name in node.input]
+    at = next(index for index, node in enumerate(model.graph.node) if value in node.output) + 1
+    model.graph.node.insert(at, onnx.helper.make_node("Dropout", [value, "ratio", "on"], ["dropped"], "drop"))
+    model.graph.initializer.append(numpy_helper.from_array(np.array(0.4, np.float32), "ratio"))
+    model.graph.initializer.append(numpy_helper.from_array(np.array(True), "on"))
+    return model
+
+
 def batch(seed: int = 0, size: int = 6) -> tuple[np.ndarray, np.ndarray]:
     """Inputs and labels for the MLP."""
     random = np.random.default_rng(seed)

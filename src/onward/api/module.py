@@ -22,6 +22,8 @@ class Module:
         device: "cpu", "cuda" or "cuda:1"; parameters and gradients stay there.
         session_options: an `onnxruntime.SessionOptions` for all sessions.
         providers: execution providers as `onnxruntime.InferenceSession` takes them, instead of `device`.
+        seed: what Dropout and other random operators draw from, any integer of 64 bits; None keeps that of the state, 0
+            in a new one. Seed and position are saved in checkpoints, so that training continues exactly where it was.
     """
 
     training: bool
@@ -35,6 +37,7 @@ class Module:
         session_options: Any = None,
         *,
         providers: Sequence[Any] | None = None,
+        seed: int | None = None,
     ) -> None:
         if not isinstance(state, CheckpointState):
             raise TypeError(f"Module needs a CheckpointState, not {type(state).__name__}")
@@ -43,6 +46,8 @@ class Module:
         self._model = TrainingModule(
             train_model_uri, state._state, eval_model_uri, device=device, options=session_options, providers=providers
         )
+        if seed is not None:
+            self._model.seed(seed)
         self._device = self._model.device
         self._device_type = self._model.device.kind
         self._session_options = session_options

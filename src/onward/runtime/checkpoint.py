@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from onward.errors import OnwardError
 from onward.runtime import odtc
-from onward.runtime.state import OptimizerState, State, TensorType
+from onward.runtime.state import OptimizerState, RandomState, State, TensorType
 from onward.runtime.tensorfile import Entry, NotATensorFileError, TensorFile, dtype_called, name_of, write
 from onward.runtime.tensors import FlatTensors
 
@@ -39,6 +40,8 @@ def save(state: State, path: str | os.PathLike[str], *, include_optimizer: bool 
     if nominal:
         names = (*state.trainable_names, *state.frozen_names)
         metadata["nominal"] = {name: _describe(state.type_of(name)) for name in names}
+    if state.random != RandomState():
+        metadata["random"] = asdict(state.random)
     if optimizer is not None:
         metadata["optimizer"] = {
             "step": optimizer.step,
@@ -101,7 +104,8 @@ def _load(file: TensorFile) -> State:
         for slot in described.pop("slots"):
             slots[slot] = _read(file, {name: _SLOT.format(slot=slot, name=name) for name in trainable})
         optimizer = OptimizerState(slots=slots, **described)
-    return State(trainable, frozen, properties=content["properties"], optimizer=optimizer)
+    random = RandomState(**content["random"]) if "random" in content else None
+    return State(trainable, frozen, properties=content["properties"], optimizer=optimizer, random=random)
 
 
 def _entries(state: State, optimizer: OptimizerState | None) -> Iterator[Entry]:

@@ -14,7 +14,7 @@ from onward.errors import OnwardError
 from onward.runtime.device import choose
 from onward.runtime.export import export_for_inference
 from onward.runtime.graph import Graph, Output, UserInput, as_value, gradient_name, is_value
-from onward.runtime.state import State
+from onward.runtime.state import RandomState, State
 from onward.runtime.tensors import FlatTensors, value_of
 from onward.signature import Role
 
@@ -47,6 +47,7 @@ class TrainingModule:
         self._gradients: FlatTensors | None = None
         self._extra: FlatTensors | None = None
         self._reset = np.ones(1, np.bool_)
+        self._bind_random()
         if not state.nominal:
             self._allocate_gradients()
 
@@ -84,18 +85,43 @@ class TrainingModule:
         """Run forward and backward; gradients replace the old ones, or add to them since the last `reset`."""
         if self._gradients is None:
             raise OnwardError(_NOMINAL)
+        random = self._draw()
         if self.training.accumulates:
-            outputs = self.training.run(inputs, self._destinations, self._accumulation(inputs))
+            outputs = self.training.run(inputs, self._destinations, {**random, **self._accumulation(inputs)})
         elif self.accumulating:
             if self._extra is None:
                 self._extra = self._gradients.zeros_like()
                 self._extra_destinations = self._write_to(self._extra)
-            outputs = self.training.run(inputs, self._extra_destinations)
+            outputs = self.training.run(inputs, self._extra_destinations, random)
             self._gradients.add(self._extra)
         else:
-            outputs = self.training.run(inputs, self._destinations)
+            outputs = self.training.run(inputs, self._destinations, random)
         self.accumulating = True
+        if random:
+            self.state.random.passes += 1
         return outputs
+
+    def seed(self, seed: int) -> None:
+        """Let the random operators of the training graph draw from another seed, from the beginning."""
+        if not isinstance(seed, (int, np.integer)) or not -(2**63) <= seed < 2**63:
+            raise OnwardError(f"a seed is an integer of 64 bits, not {seed!r}")
+        self.state.random = RandomState(int(seed))
+
+    def _bind_random(self) -> None:
+        """What a training graph that draws takes for that: scalars that `_draw` sets."""
+        signature = self.training.signature
+        self._seed, self._pass = np.zeros((), np.int64), np.zeros((), np.int64)
+        self._random = {
+            name: value_of(scalar)
+            for role, scalar in ((Role.SEED, self._seed), (Role.PASS, self._pass))
+            for name in signature.input_names(role)
+        }
+
+    def _draw(self) -> dict[str, onnxruntime.OrtValue]:
+        """The inputs that say what this pass draws."""
+        if self._random:
+            self._seed[...], self._pass[...] = self.state.random.seed, self.state.random.passes
+        return self._random
 
     def _accumulation(self, inputs: Sequence[UserInput]) -> dict[str, onnxruntime.OrtValue]:
         """What a graph that adds gradients up itself needs: it reads each buffer in one addition, then writes it."""

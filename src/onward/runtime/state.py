@@ -49,6 +49,19 @@ class OptimizerState:
     unnamed: bool = False
 
 
+@dataclass
+class RandomState:
+    """Where the random numbers of Dropout and the like come from.
+
+    Attributes:
+        seed: any integer of 64 bits.
+        passes: how often a training graph that draws has run; each pass draws other numbers.
+    """
+
+    seed: int = 0
+    passes: int = 0
+
+
 class State:
     """Parameters, running statistics, optimizer state and properties of one training run.
 
@@ -63,6 +76,7 @@ class State:
         *,
         properties: Mapping[str, Property] | None = None,
         optimizer: OptimizerState | None = None,
+        random: RandomState | None = None,
     ) -> None:
         twice = sorted(set(trainable) & set(frozen))
         if twice:
@@ -72,6 +86,7 @@ class State:
         self.declared: tuple[dict[str, TensorType], dict[str, TensorType]] | None = None
         self.properties: dict[str, Property] = dict(properties or {})
         self.optimizer = optimizer
+        self.random = RandomState() if random is None else random
         self.gradients: FlatTensors | None = None
         # Frozen parameters are constants of the sessions: whoever changes one makes the sessions stale.
         self.frozen_version = 0

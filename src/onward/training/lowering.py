@@ -6,18 +6,16 @@ already, and on graphs that train: those for evaluation stay as people wrote the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 import onnx_ir as ir
 
 from onward.graph.builder import Builder
 from onward.graph.nodes import attribute, constant_of, input_at
+from onward.graph.replacement import Replacement, replace_node
 from onward.graph.shapes import Dim, dims, rank
 
 _MANY_CLASSES = 1024
-
-# What a node is replaced by: a value for each output that is used, or None where the node is better as it is.
-Lowering = Callable[[Builder, ir.Node], "list[ir.Value] | None"]
 
 
 def lower(op: Builder, forward: Collection[ir.Node] = ()) -> None:
@@ -25,30 +23,8 @@ def lower(op: Builder, forward: Collection[ir.Node] = ()) -> None:
     for node in list(op.graph):
         known = _LOWERINGS if node in forward else {**_LOWERINGS, **_BACKWARD_LOWERINGS}
         lowering = known.get(node.op_type) if node.domain == "" else None
-        if lowering is None:
-            continue
-        last = op.graph[-1]
-        with op, op.scope(node.name or node.op_type):
-            values = lowering(op, node)
-        if values is None:
-            continue
-        emitted = []
-        while op.graph[-1] is not last:
-            emitted.append(op.graph[-1])
-            op.graph.remove(op.graph[-1])
-        op.graph.insert_before(node, emitted[::-1])
-        for old, new in zip(node.outputs, values, strict=False):
-            _take_over(old, new)
-        op.graph.remove(node, safe=True)
-
-
-def _take_over(old: ir.Value, new: ir.Value) -> None:
-    """Put `new` wherever `old` is used, as an output of the graph too, and under its name."""
-    new.type, new.shape = old.type, old.shape
-    name, old.name = old.name, f"{old.name}/lowered"
-    if name:
-        new.name = name
-    old.replace_all_uses_with(new, replace_graph_outputs=True)
+        if lowering is not None:
+            replace_node(op, node, lowering)
 
 
 def _softmax_cross_entropy(op: Builder, node: ir.Node) -> list[ir.Value] | None:
@@ -94,5 +70,5 @@ def _is_sign_of_relu(mask: ir.Value) -> bool:
     return source is not None and source.op_type == "Relu"
 
 
-_BACKWARD_LOWERINGS: dict[str, Lowering] = {"Where": _mask}
-_LOWERINGS: dict[str, Lowering] = {"SoftmaxCrossEntropyLoss": _softmax_cross_entropy}
+_BACKWARD_LOWERINGS: dict[str, Replacement] = {"Where": _mask}
+_LOWERINGS: dict[str, Replacement] = {"SoftmaxCrossEntropyLoss": _softmax_cross_entropy}

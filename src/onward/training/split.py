@@ -26,6 +26,7 @@ from onward.graph.upgrade import in_lowest_opset, upgrade
 from onward.signature import METADATA_KEY, Role, Signature
 from onward.training.lowering import lower
 from onward.training.modes import keep_empty_training_mode, switch_to_evaluation, update_running_statistics
+from onward.training.randomness import draw_explicitly
 
 RESET = "lazy_reset_grad"
 GRADIENT = "_grad"
@@ -87,8 +88,9 @@ def _split(forward: ir.Model, names: list[str], frozen: set[str], targets: set[s
     model = expand_missing_rules(forward, names, [forward.graph.outputs[0].name or ""])
     graph = model.graph
     op = Builder(graph, model.opset_imports[""])
-    nodes = set(graph)
     users = {value.name or "": _user_role(value, targets) for value in graph.inputs}
+    random = draw_explicitly(op)
+    nodes = set(graph)
     outputs = {value.name or "": Role.OUTPUT if index else Role.LOSS for index, value in enumerate(graph.outputs)}
     loss = graph.outputs[0]
     assert loss.dtype is not None
@@ -103,6 +105,9 @@ def _split(forward: ir.Model, names: list[str], frozen: set[str], targets: set[s
     buffers = {_add_buffer(graph, value): gradient for value, gradient in gradients.items()}
     reset = ir.Value(name=RESET, type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([1]))
     graph.inputs.append(reset)
+    for value in [value for value in graph.inputs if value.name in random]:  # the inputs of the original come first
+        graph.inputs.remove(value)
+        graph.inputs.append(value)
     named: set[ir.Value] = set()
     for name, (buffer, gradient) in zip(wanted, buffers.items(), strict=True):
         own = _name_gradient(op, gradient, name, named)
@@ -121,6 +126,7 @@ def _split(forward: ir.Model, names: list[str], frozen: set[str], targets: set[s
             **dict.fromkeys(statistics.values(), Role.BUFFER),
             **{f"{name}{BUFFER}": Role.GRADIENT for name in wanted},
             RESET: Role.RESET,
+            **random,
         },
         outputs={
             **outputs,

@@ -24,6 +24,7 @@ from onward.signature import METADATA_KEY, Role, Signature
 from onward.training.loss import attach_loss
 from onward.training.lowering import lower
 from onward.training.modes import UPDATED, update_running_statistics
+from onward.training.randomness import draw_explicitly
 
 LEARNING_RATE, STEP = "learning_rate", "step"
 
@@ -35,6 +36,7 @@ def training_step(
     *,
     trainable: Sequence[str] | None = None,
     loss_inputs: Sequence[str] | None = None,
+    seed: int = 0,
 ) -> onnx.ModelProto:
     """One training step as one model: any onnxruntime, in any language, trains with it.
 
@@ -49,13 +51,15 @@ def training_step(
         optimizer: a name or a value of `onward.optim`.
         trainable: names of initializers; None means all that `onward.gradient` calls trainable.
         loss_inputs: the outputs (or other values) that the loss takes, where the model has several outputs.
+        seed: what Dropout and other random operators draw from, together with the number of the step; the default value
+            of the input `random_seed`, which a model has that draws.
     """
     forward = prepare(model)
     names = list(trainable) if trainable is not None else [p.name for p in parameters_of(forward) if p.trainable]
     if not names:
         raise OnwardError("the model has no trainable parameter; name some in `trainable`")
     recipe = get_optimizer(optimizer)
-    return in_lowest_opset(forward, lambda copy: _step(copy, loss, recipe, names, loss_inputs))
+    return in_lowest_opset(forward, lambda copy: _step(copy, loss, recipe, names, loss_inputs, seed))
 
 
 def _step(
@@ -64,6 +68,7 @@ def _step(
     optimizer: Optimizer,
     names: list[str],
     loss_inputs: Sequence[str] | None,
+    seed: int,
 ) -> onnx.ModelProto:
     users = [value.name or "" for value in forward.graph.inputs]
     loss_value, targets = attach_loss(Builder(forward.graph, forward.opset_imports[""]), loss, loss_inputs)
@@ -72,15 +77,16 @@ def _step(
     model = expand_missing_rules(forward, names, [loss_value.name or ""])
     graph = model.graph
     op = Builder(graph, model.opset_imports[""])
+    rate = _add_scalar(graph, LEARNING_RATE, ir.DataType.FLOAT)
+    number = _add_scalar(graph, STEP, ir.DataType.INT64)
+    random = draw_explicitly(op, number, seed)
     nodes = set(graph)
     outputs = {value.name or "": Role.OUTPUT if index else Role.LOSS for index, value in enumerate(graph.outputs)}
     loss_output = graph.outputs[0]
     assert loss_output.dtype is not None
 
-    seed = op.constant(np.ones(static_shape(loss_output) or ()), loss_output.dtype)
-    gradients = gradients_of(op, {loss_output: seed}, names)
-    rate = _add_scalar(graph, LEARNING_RATE, ir.DataType.FLOAT)
-    number = _add_scalar(graph, STEP, ir.DataType.INT64)
+    one = op.constant(np.ones(static_shape(loss_output) or ()), loss_output.dtype)
+    gradients = gradients_of(op, {loss_output: one}, names)
     scale = None
     if optimizer.global_norm is not None:
         with op:
@@ -108,6 +114,7 @@ def _step(
             **dict.fromkeys(target_names, Role.TARGET),
             LEARNING_RATE: Role.LEARNING_RATE,
             STEP: Role.STEP,
+            **random,
             **inputs,
             **dict.fromkeys(statistics.values(), Role.BUFFER),
         },

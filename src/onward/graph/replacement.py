@@ -1,0 +1,43 @@
+"""Put other nodes in the place of one node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import onnx_ir as ir
+
+from onward.graph.builder import Builder
+
+# What a node is replaced by: a value for each output that is used, or None where the node is better as it is.
+Replacement = Callable[[Builder, ir.Node], "Sequence[ir.Value] | None"]
+
+
+def replace_node(op: Builder, node: ir.Node, replacement: Replacement) -> bool:
+    """Emit a replacement of `node` where the node is; its values take over the names of the outputs.
+
+    Returns whether there was one.
+    """
+    graph = op.graph
+    last = graph[-1]
+    with op, op.scope(node.name or node.op_type):
+        values = replacement(op, node)
+    if values is None:
+        return False
+    emitted = []
+    while graph[-1] is not last:
+        emitted.append(graph[-1])
+        graph.remove(graph[-1])
+    graph.insert_before(node, emitted[::-1])
+    for old, new in zip(node.outputs, values, strict=False):
+        _take_over(old, new)
+    graph.remove(node, safe=True)
+    return True
+
+
+def _take_over(old: ir.Value, new: ir.Value) -> None:
+    """Put `new` wherever `old` is used, as an output of the graph too, and under its name."""
+    new.type, new.shape = old.type, old.shape
+    name, old.name = old.name, f"{old.name}/replaced"
+    if name:
+        new.name = name
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
