@@ -106,3 +106,74 @@ def test_masks_of_the_users_model_stay():
     model = prepare(masked_model())
     lower(Builder(model.graph, model.opset_imports[""]), forward=set(model.graph))
     assert [node.op_type for node in model.graph][-1] == "Where"
+
+
+def parsed(body: str, opset: int = 17) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]> {body}')
+
+
+def operators(model: onnx.ModelProto) -> list[str]:
+    return [node.op_type for node in model.graph.node]
+
+
+ROWS = np.random.default_rng(1).normal(size=(6, 20, 96)).astype(np.float32)
+SUMS = [
+    ('float[N, 96] x', "int64[1] {0}", "keepdims=0", ROWS[0], True),
+    ('float[120, 96] x', "int64[1] {-2}", "keepdims=0", ROWS.reshape(120, 96), True),
+    ('float[N, T, 96] x', "int64[2] {0, 1}", "keepdims=0", ROWS, True),
+    ('float[N, 20, 96] x', "int64[2] {1, -3}", "keepdims=0", ROWS, True),
+    ('float[20, 96] x', "int64[1] {0}", "keepdims=0", ROWS[0], False),  # small
+    ('float[N, 6] x', "int64[1] {0}", "keepdims=0", ROWS[0, :, :6], False),  # narrow
+    ('float[N, C] x', "int64[1] {0}", "keepdims=0", ROWS[0], False),  # nobody knows
+    ('float[N, 96] x', "int64[1] {0}", "keepdims=1", ROWS[0], False),
+    ('float[N, T, 96] x', "int64[1] {0}", "keepdims=0", ROWS, False),
+    ('float[N, 96] x', "int64[1] {1}", "keepdims=0", ROWS[0], False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("x", "axes", "keepdims", "array", "lower_it"), SUMS, ids=str)
+def test_sums_of_rows(x, axes, keepdims, array, lower_it):
+    model = parsed(
+        f"g ({x}) => (float[M] y) <{axes.replace(' {', ' axes = {')}> {{ y = ReduceSum<{keepdims}>(x, axes) }}"
+    )
+    del model.graph.output[0].type.tensor_type.shape.dim[:]
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    result = lowered(model)
+    assert ("MatMul" in operators(result)) is lower_it
+    expected, got = (run_on_runtime(m, {"x": array})["y"] for m in (model, result))
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
+# Pads of a [N, 2, 4], b [N, 1, 4] and c [N, 3, 4] along the second axis, and whether they tile it.
+TILES = [
+    (("a", (0, 4)), ("b", (2, 3)), ("c", (3, 0)), True),
+    (("c", (3, 0)), ("a", (0, 4)), ("b", (2, 3)), True),
+    (("a", (0, 4)), ("b", (1, 4)), ("c", (3, 0)), False),  # two overlap, and none is at 2
+    (("a", (0, 5)), ("b", (2, 4)), ("c", (3, 1)), False),  # nothing at the end
+    (("a", (1, 4)), ("b", (3, 3)), ("c", (4, 0)), False),  # nothing at the beginning
+]
+
+
+@pytest.mark.parametrize("case", TILES, ids=str)
+def test_sums_of_tiles(case):
+    *parts, lower_it = case
+    total = {"a": 2, "b": 1, "c": 3}[parts[0][0]] + sum(parts[0][1])
+    pads = ", ".join(f"int64[6] p{n} = {{0, {before}, 0, 0, {after}, 0}}" for n, (before, after) in parts)
+    nodes = " ".join(f"{n}_padded = Pad({n}, p{n})" for n, _ in parts)
+    inputs = "float[N, 2, 4] a, float[N, 1, 4] b, float[N, 3, 4] c"
+    total_sum = f"y = Sum({', '.join(f'{n}_padded' for n, _ in parts)})"
+    model = parsed(f"g ({inputs}) => (float[N, {total}, 4] y) <{pads}> {{ {nodes} {total_sum} }}")
+    result = lowered(model)
+    assert ("Concat" in operators(result)) is lower_it
+    random = np.random.default_rng(0)
+    feeds = {name: random.normal(size=(2, size, 4)).astype(np.float32) for name, size in (("a", 2), ("b", 1), ("c", 3))}
+    np.testing.assert_array_equal(run_on_runtime(result, feeds)["y"], run_on_runtime(model, feeds)["y"])
+
+
+def test_only_zeros_make_tiles():
+    pads = "int64[4] p = {0, 0, 0, 2}, int64[4] q = {0, 2, 0, 0}, float one = {1}"
+    body = "x = Pad(a, p, one) z = Pad(b, q) y = Add(x, z)"
+    model = parsed(f"g (float[N, 2] a, float[N, 2] b) => (float[N, 4] y) <{pads}> {{ {body} }}")
+    assert operators(lowered(model)) == ["Pad", "Pad", "Add"]
+    both = parsed(f"g (float[N, 2] a, float[N, 2] b) => (float[N, 4] y) <{pads}> {{ {body.replace(', one', '')} }}")
+    assert operators(lowered(both)) == ["Concat"]

@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from onward.autodiff.expansion import expand_missing_rules
 from onward.autodiff.gradient import gradients_of
+from onward.autodiff.registry import custom_operators
 from onward.autodiff.sweep import differentiable_path
 from onward.errors import NotDifferentiableError, OnwardError, UnknownNameError
 from onward.graph.builder import Builder
@@ -24,9 +25,11 @@ from onward.graph.prepare import ModelLike, prepare
 from onward.graph.shapes import is_floating, static_shape, static_size
 from onward.graph.upgrade import in_lowest_opset, upgrade
 from onward.signature import METADATA_KEY, Role, Signature
+from onward.training.labels import check_labels
 from onward.training.lowering import lower
 from onward.training.modes import keep_empty_training_mode, switch_to_evaluation, update_running_statistics
 from onward.training.randomness import draw_explicitly
+from onward.training.simplification import simplify
 
 RESET = "lazy_reset_grad"
 GRADIENT = "_grad"
@@ -66,7 +69,7 @@ def split(
         constants: initializers that are no parameters of the model, because the loss brought them.
         opset: the lowest opset of the default domain that the graphs may have.
     """
-    forward = prepare(model)
+    forward = prepare(model, keep=custom_operators())
     for value in list(forward.graph.inputs):
         if value.is_initializer():  # an input with a default value: the graph may change it, the caller does not
             forward.graph.inputs.remove(value)
@@ -84,12 +87,14 @@ def split(
 def _split(forward: ir.Model, names: list[str], frozen: set[str], targets: set[str]) -> SplitModels:
     initializers = forward.graph.initializers
     parameters = [name for name in initializers if name in names]
+    check_labels(Builder(forward.graph, forward.opset_imports[""]))
     evaluation = forward.clone()
     model = expand_missing_rules(forward, names, [forward.graph.outputs[0].name or ""])
     graph = model.graph
     op = Builder(graph, model.opset_imports[""])
     users = {value.name or "": _user_role(value, targets) for value in graph.inputs}
     random = draw_explicitly(op)
+    simplify(op)
     nodes = set(graph)
     outputs = {value.name or "": Role.OUTPUT if index else Role.LOSS for index, value in enumerate(graph.outputs)}
     loss = graph.outputs[0]

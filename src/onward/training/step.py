@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from onward.autodiff.expansion import expand_missing_rules
 from onward.autodiff.gradient import gradients_of
+from onward.autodiff.registry import custom_operators
 from onward.errors import OnwardError
 from onward.graph.builder import Builder
 from onward.graph.finish import finish, publish
@@ -21,10 +22,12 @@ from onward.losses import Loss
 from onward.optim import Optimizer
 from onward.optim import get as get_optimizer
 from onward.signature import METADATA_KEY, Role, Signature
+from onward.training.labels import check_labels
 from onward.training.loss import attach_loss
 from onward.training.lowering import lower
 from onward.training.modes import UPDATED, update_running_statistics
 from onward.training.randomness import draw_explicitly
+from onward.training.simplification import simplify
 
 LEARNING_RATE, STEP = "learning_rate", "step"
 
@@ -54,7 +57,7 @@ def training_step(
         seed: what Dropout and other random operators draw from, together with the number of the step; the default value
             of the input `random_seed`, which a model has that draws.
     """
-    forward = prepare(model)
+    forward = prepare(model, keep=custom_operators())
     names = list(trainable) if trainable is not None else [p.name for p in parameters_of(forward) if p.trainable]
     if not names:
         raise OnwardError("the model has no trainable parameter; name some in `trainable`")
@@ -71,7 +74,9 @@ def _step(
     seed: int,
 ) -> onnx.ModelProto:
     users = [value.name or "" for value in forward.graph.inputs]
-    loss_value, targets = attach_loss(Builder(forward.graph, forward.opset_imports[""]), loss, loss_inputs)
+    builder = Builder(forward.graph, forward.opset_imports[""])
+    loss_value, targets = attach_loss(builder, loss, loss_inputs)
+    check_labels(builder)
     infer_shapes(forward)
     target_names = [value.name or "" for value in targets]
     model = expand_missing_rules(forward, names, [loss_value.name or ""])
@@ -80,6 +85,7 @@ def _step(
     rate = _add_scalar(graph, LEARNING_RATE, ir.DataType.FLOAT)
     number = _add_scalar(graph, STEP, ir.DataType.INT64)
     random = draw_explicitly(op, number, seed)
+    simplify(op)
     nodes = set(graph)
     outputs = {value.name or "": Role.OUTPUT if index else Role.LOSS for index, value in enumerate(graph.outputs)}
     loss_output = graph.outputs[0]
