@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from onward import api, artifacts, losses, onnxblock, optim, testing
     from onward.autodiff.gradient import gradient
     from onward.errors import OnwardError
+    from onward.report.inspection import check
     from onward.training.step import training_step
 
 __version__ = "0.1.0"
@@ -19,6 +20,7 @@ __all__ = [
     "OnwardError",
     "api",
     "artifacts",
+    "check",
     "gradient",
     "losses",
     "onnxblock",
@@ -29,6 +31,7 @@ __all__ = [
 
 _HOMES = {
     "OnwardError": "onward.errors",
+    "check": "onward.report.inspection",
     "gradient": "onward.autodiff.gradient",
     "training_step": "onward.training.step",
 }

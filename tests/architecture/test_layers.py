@@ -26,6 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "training": BASE | {"graph", "autodiff", "losses", "optim"},
     # A device without onnx and onnx_ir can train, so this one stands on nothing that builds graphs.
     "runtime": BASE,
+    "report": BUILD,
     "testing": FRONT,
     # Front-ends. They never import each other, but artifacts are made of blocks.
     "artifacts": FRONT | {"onnxblock"},
@@ -34,15 +35,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "trainer": FRONT,
     "sklearn": FRONT,
     "torch": FRONT,
-    "cli": FRONT,
+    "cli": FRONT | {"report"},
+    "__main__": {"cli"},
     "experimental": FRONT,
     "as_onnxruntime_training": FRONT | {"artifacts", "onnxblock", "api", "experimental"},
 }
 
 # Package from outside -> the parts that may import it. The standard library and numpy are open to all.
 MAY_BE_IMPORTED_BY: dict[str, set[str]] = {
-    "onnx": BUILD | {"testing", "artifacts", "onnxblock", "trainer", "sklearn", "torch", "cli", "experimental"},
-    "onnx_ir": BUILD | {"testing", "artifacts", "onnxblock", "trainer", "sklearn", "torch", "cli"},
+    "onnx": BUILD | {"report", "testing", "artifacts", "onnxblock", "trainer", "sklearn", "torch", "cli", "experimental"},
+    "onnx_ir": BUILD | {"report", "testing", "artifacts", "onnxblock", "trainer", "sklearn", "torch", "cli"},
     "numba": {"runtime"},
     "onnxruntime": {"runtime", "testing"},
     "safetensors": {"runtime"},

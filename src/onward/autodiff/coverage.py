@@ -9,16 +9,24 @@ import onnx
 import onnx_ir as ir
 
 from onward.autodiff import rules as _rules  # noqa: F401  registers every rule
-from onward.autodiff.registry import nondifferentiable_operators, operators_with_rules
+from onward.autodiff.registry import (
+    is_nondifferentiable,
+    nondifferentiable_operators,
+    operators_with_rules,
+    rule_for,
+)
 from onward.graph.functions import body_since
 from onward.graph.nodes import is_integer_arithmetic
-from onward.graph.opsets import accepted_by_runtime
+from onward.graph.opsets import accepted_by_runtime, all_schemas
 
 # rule: there is a gradient rule. function: expanded by the function body of the standard, which is differentiated.
 # constant: no derivative flows through it, because it is declared so or because no output is floating point.
 # integer: arithmetic on quantised integers, refused with the advice to use the QDQ form.
 # missing: a derivative exists in principle, and nobody has written it yet.
 Way = Literal["rule", "function", "constant", "integer", "missing"]
+# Of an operator in a model, more precisely. custom rule: registered from outside of onward. straight-through: its rule
+# takes rounding for the identity.
+NodeWay = Literal["rule", "custom rule", "straight-through", "function", "constant", "integer", "missing"]
 
 _FLOATING = frozenset(f"tensor({name})" for name in ("float", "double", "float16", "bfloat16"))
 
@@ -33,15 +41,32 @@ def coverage(opset: int | None = None) -> dict[str, Way]:
     return {name: _way(max(specs, key=lambda spec: spec.since_version)) for name, specs in sorted(versions.items())}
 
 
+def way_of(domain: str, op_type: str, opset: int) -> NodeWay:
+    """How an operator of any domain is differentiated in a model of this opset of the default domain."""
+    node = ir.node(op_type, [], domain=domain)
+    rule = rule_for(node)
+    if rule is not None:
+        if rule.__module__.partition(".")[0] != __name__.partition(".")[0]:
+            return "custom rule"
+        return "straight-through" if (domain, op_type) == ("", "QuantizeLinear") else "rule"
+    if is_integer_arithmetic(node):
+        return "integer"
+    if is_nondifferentiable(node):
+        return "constant"
+    known = [spec for spec in all_schemas(op_type, domain) if domain or spec.since_version <= opset]
+    return _way(max(known, key=lambda spec: spec.since_version)) if known else "missing"
+
+
 def _way(spec: onnx.defs.OpSchema) -> Way:
-    key = ("", spec.name)
+    key = (spec.domain, spec.name)
     if key in operators_with_rules():
         return "rule"
     if is_integer_arithmetic(ir.node(spec.name, [])):
         return "integer"
     if key in nondifferentiable_operators() or not any(_may_be_floating(output.types) for output in spec.outputs):
         return "constant"
-    return "missing" if body_since(ir.node(spec.name, []), spec.since_version) is None else "function"
+    node = ir.node(spec.name, [], domain=spec.domain)
+    return "missing" if body_since(node, spec.since_version) is None else "function"
 
 
 def _may_be_floating(types: set[str]) -> bool:

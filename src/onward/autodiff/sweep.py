@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import onnx_ir as ir
 
 from onward.autodiff.registry import Cotangents, is_nondifferentiable, rule_for
-from onward.errors import OnwardError
+from onward.errors import OnwardError, UnknownShapeError
 from onward.graph.builder import Builder
 from onward.graph.nodes import describe, is_integer_arithmetic, used_values
 from onward.graph.opsets import NeedsOpsetError
@@ -125,6 +125,13 @@ def _paired(node: ir.Node, result: Cotangents) -> Iterable[tuple[ir.Value, ir.Va
 
 
 def _checked(node: ir.Node, x: ir.Value, dx: ir.Value) -> ir.Value:
+    if x.dtype is None and dx.dtype is not None:
+        producer = x.producer()
+        origin = "" if producer is None else f", an output of {describe(producer)},"
+        raise UnknownShapeError(
+            f"the type of {x.name!r}{origin} is unknown, so nothing can tell whether it has a gradient. Add a "
+            "value_info with its type and shape to the model; inference does not know custom operators."
+        )
     if dx.dtype != x.dtype and not (dx.dtype in FLOATING and not may_vary(x)):
         raise OnwardError(
             f"the rule of {describe(node)} made a cotangent of type {dx.dtype} for {x.name!r} of type {x.dtype}; "

@@ -94,11 +94,16 @@ def mark_constant_nodes(model: ir.Model) -> None:
                 node.attributes["value"] = ir.AttrTensor("value", own)
 
 
+def was_constant_node(value: ir.Value) -> bool:
+    """Whether an initializer was the output of a Constant node in the file."""
+    return bool(value.meta.get(_WAS_CONSTANT_NODE))
+
+
 def is_baked_scalar(value: ir.Value) -> bool:
     """Whether a value was a Constant node with a single element, or is one that the newer exporter computed."""
     if value.const_value is None or value.const_value.size != 1:
         return False
-    return bool(value.meta.get(_WAS_CONSTANT_NODE)) or _FOLDED_FROM in value.metadata_props
+    return was_constant_node(value) or _FOLDED_FROM in value.metadata_props
 
 
 def _judge(value: ir.Value) -> Parameter:

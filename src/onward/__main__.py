@@ -1,0 +1,5 @@
+"""`python -m onward`."""
+
+from onward.cli import main
+
+raise SystemExit(main())

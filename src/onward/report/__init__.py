@@ -1,0 +1,1 @@
+"""What `onward.check` finds out about a model before anyone trains it."""
