@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 
 import onnx_ir as ir
 
@@ -12,26 +13,29 @@ from onward.graph.builder import Builder
 Replacement = Callable[[Builder, ir.Node], "Sequence[ir.Value] | None"]
 
 
-def replace_node(op: Builder, node: ir.Node, replacement: Replacement) -> bool:
-    """Emit a replacement of `node` where the node is; its values take over the names of the outputs.
-
-    Returns whether there was one.
-    """
+@contextlib.contextmanager
+def emitting_before(op: Builder, node: ir.Node) -> Iterator[None]:
+    """Put what is emitted inside before a node, and name it after that."""
     graph = op.graph
     last = graph[-1]
     with op, op.scope(node.name or node.op_type):
-        values = replacement(op, node)
-    if values is None:
-        return False
+        yield
     emitted = []
     while graph[-1] is not last:
         emitted.append(graph[-1])
         graph.remove(graph[-1])
     graph.insert_before(node, emitted[::-1])
+
+
+def replace_node(op: Builder, node: ir.Node, replacement: Replacement) -> None:
+    """Emit a replacement of `node`, if there is one; its values take over the names of the outputs."""
+    with emitting_before(op, node):
+        values = replacement(op, node)
+    if values is None:
+        return
     for old, new in zip(node.outputs, values, strict=False):
         _take_over(old, new)
-    graph.remove(node, safe=True)
-    return True
+    op.graph.remove(node, safe=True)
 
 
 def _take_over(old: ir.Value, new: ir.Value) -> None:

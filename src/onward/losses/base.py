@@ -30,6 +30,7 @@ Weights = ir.Value | np.ndarray | Sequence[float] | float
 
 F = TypeVar("F", bound=Loss)
 _SIGNATURE = "onward_loss_signature"
+_NO_CLASS = -(2**31)
 
 
 @dataclass(frozen=True)
@@ -165,6 +166,19 @@ def _fresh(dtype: ir.DataType | None, shape: ir.Shape | None) -> ir.Value:
     if dtype is None:
         raise OnwardError("the type of the prediction is unknown, so the targets of the loss cannot be given a type")
     return ir.Value(name=None, type=ir.TensorType(dtype), shape=None if shape is None else shape.copy())
+
+
+def checked_labels(op: Builder, labels: ir.Value, ignore_index: int | None = None) -> ir.Value:
+    """Labels, the negative ones among them (unless that is `ignore_index`) as indices that every operator refuses.
+
+    Operators that gather take -1 for the last class; only what is beyond all classes, they report.
+    """
+    wrong = op.Less(labels, 0)
+    if ignore_index is not None and ignore_index < 0:
+        wrong = op.And(wrong, op.Not(op.Equal(labels, ignore_index)))
+    checked = op.Where(wrong, _NO_CLASS, labels)
+    checked.shape = labels.shape
+    return checked
 
 
 # Reductions ---------------------------------------------------------------------------------------------------------

@@ -210,7 +210,19 @@ class Graph:
         except OnwardError:
             raise
         except Exception as error:  # onnxruntime's exceptions have no common base but this
-            raise OnwardError(f"onnxruntime could not run {self.path.name!r}: {str(error).strip()}") from error
+            said = f"onnxruntime could not run {self.path.name!r}: {str(error).strip()}"
+            raise OnwardError(f"{said}{self._describe_targets(feeds)}") from error
+
+    def _describe_targets(self, feeds: Mapping[str, UserInput]) -> str:
+        """What labels were given, for those who look for one that is no class."""
+        said = ""
+        for name in self.signature.input_names(Role.TARGET):
+            if name not in feeds or "int" not in self._inputs[name].type:
+                continue
+            array = feeds[name] if isinstance(feeds[name], np.ndarray) else feeds[name].numpy()
+            if array.size:
+                said += f" ({name!r} was given with values from {array.min()} to {array.max()})"
+        return said
 
     def _run_bound(
         self, feeds: Mapping[str, UserInput], destinations: Destinations, others: Mapping[str, onnxruntime.OrtValue]
