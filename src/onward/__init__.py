@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from onward import api, artifacts, losses, onnxblock, optim, testing
+    from onward.autodiff.custom import nondifferentiable, vjp
     from onward.autodiff.gradient import gradient
     from onward.errors import OnwardError
     from onward.report.inspection import check
@@ -23,17 +24,21 @@ __all__ = [
     "check",
     "gradient",
     "losses",
+    "nondifferentiable",
     "onnxblock",
     "optim",
     "testing",
     "training_step",
+    "vjp",
 ]
 
 _HOMES = {
     "OnwardError": "onward.errors",
     "check": "onward.report.inspection",
     "gradient": "onward.autodiff.gradient",
+    "nondifferentiable": "onward.autodiff.custom",
     "training_step": "onward.training.step",
+    "vjp": "onward.autodiff.custom",
 }
 
 

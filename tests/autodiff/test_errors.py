@@ -71,8 +71,8 @@ def test_missing_rules_are_listed_all_at_once_with_their_nodes() -> None:
         "no gradient rule for these operators (opset 17) on the way to the output:\n"
         "  acme.Bend: bend\n"
         "  acme.Warp: warp_1, b\n"
-        "Add a rule with @onward.autodiff.registry.vjp (see CONTRIBUTING.md), leave the parameters before these nodes "
-        "out of `wrt`, or replace the operators before exporting."
+        "Add a rule with @onward.vjp (see docs/custom-operators.md), leave the parameters before these nodes out of "
+        "`wrt`, or replace the operators before exporting."
     )
 
 

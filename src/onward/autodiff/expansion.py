@@ -88,8 +88,8 @@ def _computes_with_integers(node: ir.Node, carrying: Collection[ir.Value]) -> bo
 ADVICE: dict[Why, tuple[str, str]] = {
     "rule": (
         "no gradient rule for these operators (opset {opset}) on the way to the output:",
-        "Add a rule with @onward.autodiff.registry.vjp (see CONTRIBUTING.md), leave the parameters before these nodes "
-        "out of `wrt`, or replace the operators before exporting.",
+        "Add a rule with @onward.vjp (see docs/custom-operators.md), leave the parameters before these nodes out of "
+        "`wrt`, or replace the operators before exporting.",
     ),
     "integer": (
         "these operators on the way to the output compute with integers, which have no derivative:",

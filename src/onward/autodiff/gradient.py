@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from onward.autodiff.expansion import expand_missing_rules
+from onward.autodiff.registry import custom_operators
 from onward.autodiff.sweep import backpropagate
 from onward.errors import NotDifferentiableError, OnwardError, UnknownNameError
 from onward.graph.builder import Builder
@@ -47,7 +48,7 @@ def gradient(
     """
     if parameters not in ("initializers", "inputs"):
         raise OnwardError(f"parameters={parameters!r} is not known; use 'initializers' or 'inputs'")
-    forward = prepare(model)
+    forward = prepare(model, keep=custom_operators())
     names = target_names(forward, wrt)
     outputs = output_names(forward, of)
     return in_lowest_opset(forward, lambda copy: _gradient(copy, names, outputs, parameters == "inputs"))

@@ -8,11 +8,14 @@ which of them are needed: what nobody uses is removed afterwards.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
+from onward.errors import OnwardError
 from onward.graph.builder import Builder
 from onward.graph.shapes import dims
 
@@ -24,18 +27,70 @@ _rules: dict[OperatorKey, Rule] = {}
 _nondifferentiable: set[OperatorKey] = set()
 
 
-def vjp(*op_types: str, domain: str = "") -> Callable[[Rule], Rule]:
+def vjp(*op_types: str, domain: str = "", override: bool = False) -> Callable[[Rule], Rule]:
     """Declare the rule of operators: each cotangent it returns has the exact shape of its input."""
+    keys = keys_of("vjp", op_types, domain)
 
     def register(rule: Rule) -> Rule:
-        for op_type in op_types:
-            _rules[domain, op_type] = rule
+        _check_signature(rule, keys[0])
+        _check_free(keys, override)
+        _nondifferentiable.difference_update(keys)
+        _rules.update(dict.fromkeys(keys, rule))
         return rule
 
     return register
 
 
-def elementwise(*op_types: str) -> Callable[[Rule], Rule]:
+def keys_of(declaration: str, op_types: Sequence[str], domain: str) -> list[OperatorKey]:
+    """Operators as the registry knows them; an error where they are no names."""
+    if not op_types or not all(isinstance(op_type, str) for op_type in op_types):
+        raise OnwardError(
+            f'{declaration} takes the names of operators: {declaration}("Foo"), or {declaration}("Foo", '
+            f'domain="my.domain"), not {declaration}({", ".join(map(repr, op_types))})'
+        )
+    if not isinstance(domain, str):
+        raise OnwardError(f"the domain of an operator is a string, not {domain!r}")
+    return [("" if domain == "ai.onnx" else domain, op_type) for op_type in op_types]
+
+
+def _check_signature(rule: Rule, key: OperatorKey) -> None:
+    if callable(rule):
+        parameters = inspect.signature(rule).parameters.values()
+        positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        others = [p for p in parameters if p.kind == p.KEYWORD_ONLY and p.default is p.empty]
+        enough = len(positional) >= 3 or any(p.kind == p.VAR_POSITIONAL for p in parameters)
+        if enough and not others:
+            return
+    found = f"{_name(rule)}{inspect.signature(rule)}" if callable(rule) else repr(rule)
+    raise OnwardError(
+        f"the rule of {operator_name(key)} must be a function (op, node, *dy): the builder, the forward node, and a "
+        f"cotangent for each of its outputs; {found} is not"
+    )
+
+
+def _check_free(keys: Sequence[OperatorKey], override: bool) -> None:
+    for key in () if override else keys:
+        if key in _rules:
+            rule = _rules[key]
+            raise OnwardError(
+                f"{operator_name(key)} has a gradient rule already, {rule.__module__}.{_name(rule)}; "
+                "override=True replaces it"
+            )
+        if key in _nondifferentiable:
+            raise OnwardError(f"{operator_name(key)} is declared to have no derivative; override=True replaces that")
+
+
+def _name(rule: Rule) -> str:
+    return getattr(rule, "__name__", repr(rule))
+
+
+def operator_name(key: OperatorKey) -> str:
+    """How errors call an operator."""
+    domain, op_type = key
+    return f"{domain}.{op_type}" if domain else op_type
+
+
+def elementwise(*op_types: str, domain: str = "", override: bool = False) -> Callable[[Rule], Rule]:
     """Declare the rule of operators whose inputs broadcast; what it returns is summed back to each input's shape."""
 
     def register(rule: Rule) -> Rule:
@@ -46,7 +101,7 @@ def elementwise(*op_types: str) -> Callable[[Rule], Rule]:
             wide = dims(node.outputs[0])
             return [None if x is None or dx is None else op.sum_to(dx, x, wide) for x, dx in pairs]
 
-        return vjp(*op_types)(summed)
+        return vjp(*op_types, domain=domain, override=override)(summed)
 
     return register
 
@@ -63,9 +118,32 @@ def pointwise(rules: Mapping[str, Callable[[Builder, ir.Value, ir.Value, ir.Valu
         vjp(op_type)(rule)
 
 
-def nondifferentiable(*op_types: str, domain: str = "") -> None:
-    """Declare operators through which no derivative flows (integer results, or constant almost everywhere)."""
-    _nondifferentiable.update((domain, op_type) for op_type in op_types)
+def nondifferentiable(*op_types: str, domain: str = "", override: bool = False) -> None:
+    """Declare operators through which no derivative flows (integer results, or constant almost everywhere).
+
+    Args:
+        op_types: the names of the operators.
+        domain: their domain; that of the standard by default.
+        override: replace a gradient rule that they have.
+    """
+    keys = keys_of("nondifferentiable", op_types, domain)
+    _check_free([key for key in keys if key not in _nondifferentiable], override)
+    for key in keys:
+        _rules.pop(key, None)
+    _nondifferentiable.update(keys)
+
+
+@contextlib.contextmanager
+def temporary_rules() -> Iterator[None]:
+    """Rules and declarations that are made inside end with it: for tests."""
+    rules, constants = dict(_rules), set(_nondifferentiable)
+    try:
+        yield
+    finally:
+        _rules.clear()
+        _rules.update(rules)
+        _nondifferentiable.clear()
+        _nondifferentiable.update(constants)
 
 
 def rule_for(node: ir.Node) -> Rule | None:
@@ -86,3 +164,8 @@ def operators_with_rules() -> frozenset[OperatorKey]:
 def nondifferentiable_operators() -> frozenset[OperatorKey]:
     """Every (domain, operator) that is declared to stop derivatives."""
     return frozenset(_nondifferentiable)
+
+
+def custom_operators() -> frozenset[OperatorKey]:
+    """What is declared for other domains than the standard's: operators, and functions that models bring along."""
+    return frozenset(key for key in (*_rules, *_nondifferentiable) if key[0])

@@ -12,6 +12,7 @@ from onward.errors import OnwardError, UnknownShapeError
 from onward.graph.builder import Builder
 from onward.graph.nodes import describe, is_integer_arithmetic, used_values
 from onward.graph.opsets import NeedsOpsetError
+from onward.graph.promise import promise
 from onward.graph.shapes import FLOATING
 
 
@@ -137,6 +138,7 @@ def _checked(node: ir.Node, x: ir.Value, dx: ir.Value) -> ir.Value:
             f"the rule of {describe(node)} made a cotangent of type {dx.dtype} for {x.name!r} of type {x.dtype}; "
             "a cotangent has the type of its primal"
         )
+    promise(dx, x, f"the rule of {describe(node)}")
     return _stamp(dx, x)
 
 

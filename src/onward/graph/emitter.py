@@ -20,6 +20,7 @@ import onnx_ir as ir
 from onward.errors import OnwardError
 from onward.graph.nodes import all_values
 from onward.graph.opsets import NeedsOpsetError, all_schemas, schema
+from onward.graph.propagation import propagate_shape
 
 Operand = Any  # ir.Value | bool | int | float | Sequence | np.ndarray | None
 
@@ -99,8 +100,28 @@ class Emitter:
         for index, output in enumerate(node.outputs):
             output.name = name if index == 0 else self.unique_name(f"{name}.{index}")
             self.set_dtype(output)
+        if outputs == 1:
+            propagate_shape(node)
         self.graph.append(node)
         return node.outputs[0] if outputs == 1 else tuple(node.outputs)
+
+    def custom(
+        self, domain: str, op_type: str, *operands: Operand, like: ir.Value | Sequence[ir.Value], **attributes: Any
+    ) -> Any:
+        """Append a node of another domain, for rules of custom operators that have a kernel for their gradient.
+
+        `like` has the type and shape of its output; several outputs are returned as a tuple.
+        """
+        results = [like] if isinstance(like, ir.Value) else list(like)
+        values = [x if x is None or isinstance(x, ir.Value) else self.constant(x) for x in operands]
+        name = self.unique_name(f"{self._scope}/{op_type}")
+        node = ir.node(op_type, values, attributes=attributes, domain=domain, num_outputs=len(results), name=name)
+        for index, (output, result) in enumerate(zip(node.outputs, results, strict=True)):
+            output.name = name if index == 0 else self.unique_name(f"{name}.{index}")
+            output.type, output.shape = result.type, None if result.shape is None else result.shape.copy()
+        self._root.graph.opset_imports.setdefault(domain, 1)
+        self.graph.append(node)
+        return node.outputs[0] if isinstance(like, ir.Value) else tuple(node.outputs)
 
     def set_dtype(self, output: ir.Value) -> None:
         """Give the output of a node the dtype that its schema promises."""

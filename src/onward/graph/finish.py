@@ -11,6 +11,7 @@ from onward.graph.builder import Builder
 from onward.graph.cleanup import remove_unused
 from onward.graph.nodes import all_values
 from onward.graph.opsets import accepted_by_runtime
+from onward.graph.promise import check_promises
 from onward.graph.shapes import infer_shapes
 
 # Protobuf cannot serialize more; larger models keep their weights in external files.
@@ -21,6 +22,7 @@ def finish(model: ir.Model) -> onnx.ModelProto:
     """Remove what nobody uses, verify all types and shapes, and serialize."""
     remove_unused(model)
     infer_shapes(model)
+    check_promises(model.graph)
     opset = model.opset_imports.get("", 1)
     lowest = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)], ignore_unknown=True)
     # 4 is the first IR version whose initializers need not be inputs too.

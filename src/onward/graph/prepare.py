@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import onnx
@@ -24,11 +24,12 @@ from onward.graph.upgrade import OLDEST, replace_deprecated, upgrade
 ModelLike = onnx.ModelProto | ir.Model | str | os.PathLike[str]
 
 
-def prepare(model: ModelLike) -> ir.Model:
+def prepare(model: ModelLike, keep: Collection[tuple[str, str]] = ()) -> ir.Model:
     """A private, checked copy of `model`: functions inlined, constants as initializers, shapes inferred.
 
     Constants become initializers of the main graph under the name of the output they had, so that weights which an
-    exporter kept in Constant nodes or in the branches of an If can be named like any other.
+    exporter kept in Constant nodes or in the branches of an If can be named like any other. Functions in `keep`,
+    (domain, name), stay as they are.
     """
     copy = load(model)
     read_small_weights(copy)
@@ -36,11 +37,12 @@ def prepare(model: ModelLike) -> ir.Model:
     require_accepted(copy.opset_imports[""])
     replace_deprecated(copy)
     check(copy)
-    passes.InlinePass()(copy)
+    passes.InlinePass(lambda function: (function.domain, function.name) not in keep)(copy)
     mark_constant_nodes(copy)
     passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(copy)
     passes.LiftSubgraphInitializersToMainGraphPass()(copy)
-    copy.functions.clear()
+    for key in [key for key, function in copy.functions.items() if (function.domain, function.name) not in keep]:
+        del copy.functions[key]
     if copy.ir_version < 4:
         # Such files must list every initializer as an input too; they are not meant to be fed.
         passes.RemoveInitializersFromInputsPass()(copy)

@@ -40,8 +40,10 @@ def upgrade(model: ir.Model, version: int) -> ir.Model:
     copy = model.clone()
     # One opset after the other, so that what an adapter emits is itself adapted by the steps that follow.
     for step in range(current + 1, version + 1):
-        _step(copy, step)
+        _step(copy.graph, step)
     copy.opset_imports[""] = version
+    for function in copy.functions.values():
+        _upgrade_function(function, version)
     copy.graph.sort()
     infer_shapes(copy)
     return copy
@@ -62,21 +64,38 @@ def replace_deprecated(model: ir.Model) -> None:
     GroupNormalization had a scale for each group in opsets 18 to 20, which was declared a mistake afterwards.
     """
     if 18 <= model.opset_imports.get("", 1) < 21:
-        _step(model, 21, only="GroupNormalization")
+        _step(model.graph, 21, only="GroupNormalization")
         model.graph.sort()
 
 
-def _step(model: ir.Model, version: int, only: str | None = None) -> None:
+def _upgrade_function(function: ir.Function, version: int) -> None:
+    """onnxruntime reads the body of a function in the opset of the model that calls it."""
+    graph = function.graph
+    for step in range(function.opset_imports.get("", OLDEST) + 1, version + 1):
+        _step(graph, step)
+    function.opset_imports[""] = version
+    # A function has no initializers.
+    for constant in list(graph.initializers.values()):
+        assert constant.const_value is not None
+        node = ir.node("Constant", [], attributes={"value": constant.const_value}, name=constant.name)
+        graph.initializers.pop(constant.name or "")
+        constant.replace_all_uses_with(node.outputs[0])
+        node.outputs[0].name = constant.name
+        graph.insert_before(graph[0], node)
+    graph.sort()
+
+
+def _step(graph: ir.Graph, version: int, only: str | None = None) -> None:
     affected = [
         node
-        for node in model.graph.all_nodes()
+        for node in graph.all_nodes()
         if node.domain == "" and (node.op_type, version) in ADAPTERS and only in (None, node.op_type)
     ]
     if not affected:
         return
-    root = Builder(model.graph, version)
+    root = Builder(graph, version)
     for node in affected:
         assert isinstance(node.graph, ir.Graph)
-        op = root if node.graph is model.graph else root.subgraph(node.graph)
+        op = root if node.graph is graph else root.subgraph(node.graph)
         with op, op.scope(f"{node.name or node.outputs[0].name}/opset{version}"):
             ADAPTERS[node.op_type, version](op, node)

@@ -13,6 +13,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
+from onward.autodiff.registry import custom_operators
 from onward.errors import InvalidModelError, OnwardError, UnknownValueError
 from onward.graph.opsets import accepted_by_runtime
 from onward.graph.prepare import prepare
@@ -137,7 +138,7 @@ class ModelAccessor:
         """Move the model to a newer opset, which some block needs."""
         added = set(self.added_initializers())
         # In place: blocks that are running hold the proto.
-        self._model.CopyFrom(ir.serde.serialize_model(upgrade(prepare(self.to_ir()), opset)))
+        self._model.CopyFrom(ir.serde.serialize_model(upgrade(prepare(self.to_ir(), keep=custom_operators()), opset)))
         self._names = _Names()
         # Constant nodes of the model are initializers now.
         self._first_initializers = {tensor.name for tensor in self.model.graph.initializer} - added

@@ -1,5 +1,6 @@
 """Checks for authors of gradient rules, losses and optimizers."""
 
+from onward.autodiff.registry import temporary_rules
 from onward.testing.losses import check_loss, loss_model
 from onward.testing.optimizers import check_optimizer
 from onward.testing.rules import check_gradient, check_vjp, run_on_reference, run_on_runtime
@@ -12,4 +13,5 @@ __all__ = [
     "loss_model",
     "run_on_reference",
     "run_on_runtime",
+    "temporary_rules",
 ]
