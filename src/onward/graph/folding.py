@@ -1,7 +1,7 @@
 """Compute the arithmetic on shapes that exporters leave in a file, so that inference sees through it.
 
 A branch that such arithmetic decides takes the place of its If: the older torch exporter asks in this way for the rank
-of a tensor or for a dimension of 1.
+of a tensor or for a dimension of 1. So does the one branch that returns the rank which what follows needs.
 
 Only integer and boolean results are stored. They cannot come from a weight: the leaves are integers, known shapes and
 scalars that an exporter baked in, so training never changes them, and no parameter is ever folded away.
@@ -9,13 +9,14 @@ scalars that an exporter baked in, so training never changes them, and no parame
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
-from onward.graph.nodes import attribute, constant_of
+from onward.graph.nodes import attribute, constant_of, subgraphs
 from onward.graph.parameters import is_baked_scalar
 from onward.graph.shapes import is_floating, static_shape, static_size
 
@@ -32,8 +33,16 @@ _LARGEST = 1024  # elements; shapes, axes, pads and splits are far smaller, mask
 
 def fold_shape_arithmetic(model: ir.Model) -> bool:
     """Replace integers that are known by initializers of the same name, in place; whether there were any."""
-    opset, graph = model.opset_imports.get("", 1), model.graph
+    opset = model.opset_imports.get("", 1)
     computed: dict[ir.Value, np.ndarray] = {}
+    graphs, changed = [model.graph], False
+    for graph in graphs:
+        changed = _fold(graph, model.graph, opset, computed) or changed
+        graphs.extend(body for node in graph for body in subgraphs(node))
+    return changed
+
+
+def _fold(graph: ir.Graph, main: ir.Graph, opset: int, computed: dict[ir.Value, np.ndarray]) -> bool:
     changed = False
     for node in list(graph):
         if node.op_type == "If" and node.domain == "":
@@ -45,7 +54,7 @@ def fold_shape_arithmetic(model: ir.Model) -> bool:
         computed.update(zip(node.outputs, results, strict=True))
         if not any(is_floating(output) or output.is_graph_output() for output in node.outputs):
             for output in node.outputs:
-                _replace(output, computed[output], graph)
+                _replace(output, computed[output], main)
             graph.remove(node, safe=True)
             changed = True
     return changed
@@ -92,12 +101,9 @@ def _leaf(value: ir.Value) -> np.ndarray | None:
 
 
 def _inline_decided(node: ir.Node, computed: dict[ir.Value, np.ndarray], graph: ir.Graph) -> bool:
-    condition = node.inputs[0]
-    assert condition is not None
-    decided = computed.get(condition, _leaf(condition))
-    if decided is None:
+    branch = _decided_branch(node, computed)
+    if branch is None:
         return False
-    branch = node.attributes["then_branch" if decided.all() else "else_branch"].as_graph()
     inner_nodes = list(branch)
     branch.remove(inner_nodes)
     # Two branches may use a name for different values; in one graph it has to be unique.
@@ -117,10 +123,31 @@ def _inline_decided(node: ir.Node, computed: dict[ir.Value, np.ndarray], graph: 
     return True
 
 
+def _decided_branch(node: ir.Node, computed: dict[ir.Value, np.ndarray]) -> ir.Graph | None:
+    """The branch that is always taken: the condition is known, or the other one returns a rank that cannot be used."""
+    condition = node.inputs[0]
+    assert condition is not None
+    then_branch, else_branch = (node.attributes[name].as_graph() for name in ("then_branch", "else_branch"))
+    decided = computed.get(condition, _leaf(condition))
+    if decided is not None:
+        return then_branch if decided.all() else else_branch
+    possible = [branch for branch in (then_branch, else_branch) if _returns_ranks_of(branch, node)]
+    return possible[0] if len(possible) == 1 else None
+
+
+def _returns_ranks_of(branch: ir.Graph, node: ir.Node) -> bool:
+    shapes = ((inner.shape, output.shape) for inner, output in zip(branch.outputs, node.outputs, strict=True))
+    return all(a is None or b is None or len(a) == len(b) for a, b in shapes)
+
+
 def _replace(output: ir.Value, array: np.ndarray, graph: ir.Graph) -> None:
-    tensor = ir.tensor(array, dtype=output.dtype, name=output.name)
+    name = output.name
+    if output.graph is not graph:
+        # Two bodies may use a name for different values; among initializers it has to be unique.
+        name = next(n for i in itertools.count() if (n := f"{output.name}/folded_{i}") not in graph.initializers)
+    tensor = ir.tensor(array, dtype=output.dtype, name=name)
     shape = ir.Shape(array.shape)
-    constant = ir.Value(name=output.name, type=output.type, shape=shape, const_value=tensor)
+    constant = ir.Value(name=name, type=output.type, shape=shape, const_value=tensor)
     output.replace_all_uses_with(constant)
     output.name = None
     graph.register_initializer(constant)

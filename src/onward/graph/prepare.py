@@ -13,6 +13,7 @@ from onnx_ir.passes import common as passes
 from onward.errors import InvalidModelError
 from onward.graph.folding import fold_shape_arithmetic
 from onward.graph.functions import expand, write_defaults
+from onward.graph.loops import remove_idle_states
 from onward.graph.opsets import accepted_by_runtime, require_accepted
 from onward.graph.parameters import mark_constant_nodes
 from onward.graph.sequences import resolve_sequences
@@ -32,6 +33,7 @@ def prepare(model: ModelLike, keep: Collection[tuple[str, str]] = ()) -> ir.Mode
     (domain, name), stay as they are.
     """
     copy = load(model)
+    forget_placeholders(copy)
     read_small_weights(copy)
     import_default_domain(copy)
     require_accepted(copy.opset_imports[""])
@@ -62,10 +64,10 @@ def prepare(model: ModelLike, keep: Collection[tuple[str, str]] = ()) -> ir.Mode
 
 
 def simplify(model: ir.Model) -> None:
-    """Compute what is known before any data: arithmetic on shapes, decided branches, sequences of known length."""
+    """Compute what is known before any data: arithmetic on shapes, decided branches, sequences, idle states."""
     while fold_shape_arithmetic(model):
         infer_shapes(model)
-    if resolve_sequences(model) | resolve_stacks(model):
+    if resolve_sequences(model) | resolve_stacks(model) | remove_idle_states(model):
         infer_shapes(model)
         simplify(model)
 
@@ -129,6 +131,18 @@ def _external_weights(model: ir.Model) -> Iterator[tuple[ir.Value, ir.ExternalTe
         for value in graph.initializers.values():
             if isinstance(value.const_value, ir.ExternalTensor):
                 yield value, value.const_value
+
+
+def forget_placeholders(model: ir.Model) -> None:
+    """Some exporters write -1 or ? for a dimension that they do not know; equal ones are not equal dimensions."""
+    for graph in model.graphs():
+        for value in (*graph.inputs, *(output for node in graph for output in node.outputs)):
+            if value.shape is not None and any(map(_is_unknown, value.shape)):
+                value.shape = ir.Shape([None if _is_unknown(dim) else dim for dim in value.shape])
+
+
+def _is_unknown(dim: int | ir.SymbolicDim) -> bool:
+    return dim < 0 if isinstance(dim, int) else dim.value in ("", "?", "*", "-1")
 
 
 def import_default_domain(model: ir.Model) -> None:

@@ -9,7 +9,8 @@ import onnx
 import onnx_ir as ir
 
 from onward.errors import InvalidModelError, UnknownShapeError
-from onward.graph.nodes import describe
+from onward.graph.nodes import all_values, describe
+from onward.graph.ranks import implied_ranks
 from onward.graph.skeleton import skeleton
 
 Dim = int | str | None  # a size, a symbol (equal symbols are equal sizes), or unknown
@@ -63,19 +64,53 @@ def same_dims(a: Iterable[Dim] | None, b: Iterable[Dim] | None) -> bool:
     return a == b and None not in a
 
 
+Annotations = dict[ir.Value, tuple[ir.TypeProtocol | None, ir.Shape | None]]
+
+
 def infer_shapes(model: ir.Model) -> None:
     """Infer types and shapes of all values, in place; what cannot hold raises InvalidModelError.
 
     Intermediate shape annotations of the file are used only where inference finds nothing: exporters get them wrong
     more often than inference does.
     """
-    annotations = {}
-    for graph in model.graphs():
-        for node in graph:
-            for output in node.outputs:
-                annotations[output] = (output.type, output.shape)
-                # The checker wants graph outputs to have a type.
-                output.type, output.shape = (output.type if output.is_graph_output() else None), None
+    annotations = {o: (o.type, o.shape) for graph in model.graphs() for node in graph for o in node.outputs}
+    # Of operators that inference does not know, annotations are all there is.
+    known: Annotations = {
+        value: (kind, shape)
+        for value, (kind, shape) in annotations.items()
+        if kind is not None and _is_unknown_operator(model, value.producer())
+    }
+    _infer_from(model, annotations, known)
+    while found := _implied(model):
+        try:
+            _infer_from(model, annotations, {**known, **found})
+        except InvalidModelError:
+            # A rank that cannot be comes from a branch that is never taken, or from a wrong annotation.
+            _infer_from(model, annotations, known)
+            break
+        known.update(found)
+
+
+def _is_unknown_operator(model: ir.Model, node: ir.Node | None) -> bool:
+    return (
+        node is not None
+        and node.domain != ""
+        and node.op_identifier() not in model.functions
+        and not onnx.defs.has(node.op_type, node.domain)
+    )
+
+
+def _implied(model: ir.Model) -> Annotations:
+    """Values without a shape whose rank follows from the operators that use them."""
+    ranks = implied_ranks(model.graph) if any(value.shape is None for value in all_values(model.graph)) else {}
+    return {value: (value.type, ir.Shape([None] * rank)) for value, rank in ranks.items() if value.type is not None}
+
+
+def _infer_from(model: ir.Model, annotations: Annotations, known: Annotations) -> None:
+    """Infer types and shapes of all values from nothing but inputs, initializers and what is `known`."""
+    for value, (value_type, _) in annotations.items():
+        # The checker wants graph outputs to have a type.
+        value.type, value.shape = known.get(value, (value_type if value.is_graph_output() else None, None))
     try:
         proto = _infer(_inferable(skeleton(model)))
     except Exception as error:

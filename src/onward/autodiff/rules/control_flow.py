@@ -39,26 +39,34 @@ def loop(op: Builder, node: ir.Node, *dys: ir.Value | None) -> Cotangents:
     captured = [value for value in captured_values(node) if is_floating(value) and op.carries(value)]
     body = node.attributes["body"].as_graph()
     count = len(body.inputs) - 2
+    read = [index for index in range(count) if _is_read(body.inputs[2 + index], body)]
     # The iteration number is recorded too: how many there are is the number of iterations that really ran.
-    records = _record(op, node, [body.inputs[0], *body.inputs[2:]])
+    records = _record(op, node, [body.inputs[0], *(body.inputs[2 + index] for index in read)])
     iterations = op.Gather(op.Shape(records[0]), 0, axis=0)
 
     copy = _copy(op, body)
     inner = op.subgraph(copy)
     iteration = _new_input(op, copy, "iteration", ir.DataType.INT64, ir.Shape([]))
     condition = _new_input(op, copy, "condition", ir.DataType.BOOL, ir.Shape([]))
-    old_inputs = copy.inputs[:-2]
+    old_inputs = [copy.inputs[0], copy.inputs[1], *(copy.inputs[2 + index] for index in read)]
     t = inner.Sub(inner.Sub(iterations, 1), iteration)
     begin = [inner.Gather(record, t, axis=0) for record in records]
-    states = begin[1:]
-    _replace(old_inputs, [begin[0], condition, *states])
+    states = dict(zip(read, begin[1:], strict=True))
+    # A body may declare its condition as a vector of one element.
+    old_condition = condition if not copy.inputs[1].shape else inner.Unsqueeze(condition, [0])
+    _replace(old_inputs, [begin[0], old_condition, *begin[1:]])
     copy.inputs[:] = [iteration, condition]
 
-    floating = [index for index in range(count) if is_floating(body.inputs[2 + index])]
+    floating = [index for index in read if is_floating(body.inputs[2 + index])]
     moving = [states[index] for index in floating]
     carried = [_new_input_like(op, copy, f"d_{body.inputs[2 + i].name}", body.inputs[2 + i]) for i in floating]
     sums = [_new_input_like(op, copy, f"sum_{value.name}", value) for value in captured]
     seeds = _seeds(inner, [copy.outputs[1 + index] for index in floating], carried)
+    written = [i for i in range(count) if i not in read and dys[i] is not None and is_floating(body.inputs[2 + i])]
+    for index in written:
+        # What no iteration reads is the loop's result in the last one only, which comes first now.
+        dy = inner.Where(inner.Equal(iteration, 0), dys[index], 0)
+        _add_seed(inner, seeds, copy.outputs[1 + index], dy)
     for output, dy in zip(copy.outputs[1 + count :], dys[count:], strict=False):
         if dy is not None:
             _add_seed(inner, seeds, output, inner.Gather(dy, t, axis=0))
@@ -72,7 +80,25 @@ def loop(op: Builder, node: ir.Node, *dys: ir.Value | None) -> Cotangents:
     like = [*(body.inputs[2 + index] for index in floating), *captured]
     outputs = _emit(op, "Loop", [iterations, op.constant(True), *initial, *zeros], like, body=copy)
     inputs = [node.inputs[2 + index] for index in floating]
-    return _collect(op, [*inputs, *captured], outputs)
+    unread = [(node.inputs[2 + index], dys[index]) for index in written]
+    kept = [(x, _if_nothing_ran(op, iterations, x, dy)) for x, dy in unread if op.carries(x)]
+    return _collect(op, [*inputs, *captured, *(x for x, _ in kept)], [*outputs, *(dx for _, dx in kept)])
+
+
+def _is_read(state: ir.Value, body: ir.Graph) -> bool:
+    """Whether an iteration uses the state that it gets. The one before may have given it another shape."""
+    return bool(state.uses()) or state in body.outputs
+
+
+def _if_nothing_ran(op: Builder, iterations: ir.Value, initial: ir.Value, dy: ir.Value) -> ir.Value:
+    """The cotangent of a state that no iteration reads: the first one ends its life."""
+    branches = {}
+    for name in ("then_branch", "else_branch"):
+        body = ir.Graph([], [], nodes=[], name=op.unique_name(f"{initial.name}/{name}"))
+        inner = op.subgraph(body)
+        _set_outputs(inner, body, [inner.Identity(dy) if name == "then_branch" else inner.zeros_like(initial)])
+        branches[name] = body
+    return _emit(op, "If", [op.Equal(iterations, 0)], [initial], **branches)[0]
 
 
 @vjp("Scan")
@@ -207,7 +233,7 @@ def _set_outputs(inner: Builder, body: ir.Graph, values: Sequence[ir.Value]) -> 
 def _replace(old: Sequence[ir.Value], new: Sequence[ir.Value]) -> None:
     for before, after in zip(old, new, strict=True):
         after.type, after.shape = before.type, before.shape
-        before.replace_all_uses_with(after)
+        before.replace_all_uses_with(after, replace_graph_outputs=before.is_graph_output())
 
 
 def _new_input(op: Builder, body: ir.Graph, name: str, dtype: ir.DataType, shape: ir.Shape | None) -> ir.Value:
