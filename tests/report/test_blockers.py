@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,10 @@ import pytest
 
 import onward
 from onward.autodiff.expansion import ADVICE
-from onward.autodiff.registry import vjp
 from onward.errors import InvalidModelError, OnwardError, UnknownNameError
 from onward.graph.opsets import accepted_by_runtime
 from onward.report.content import Blocker
+from onward.testing import temporary_rules
 from tests.report.models import VECTOR, WEIGHT, layer, model
 
 ACME = ', "acme" : 1'
@@ -170,14 +171,40 @@ def test_integer_arithmetic() -> None:
     assert agrees(forward)
 
 
+@pytest.fixture
+def _rules_of_a_test() -> Iterator[None]:
+    with temporary_rules():
+        yield
+
+
+@pytest.mark.usefixtures("_rules_of_a_test")
+def test_a_function_that_has_a_rule_stays_whole() -> None:
+    forward = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17, "own" : 1]>
+        calls (float[2] x) => (float[2] y) <float[2] w = {0.5, 2.0}> { a = Mul(x, w) y = own.cube(a) }
+        <domain: "own", opset_import: ["" : 17]>
+        cube (p) => (r) { q = Mul(p, p) r = Mul(q, p) }""")
+    ways = {operator.name: (operator.count, operator.how) for operator in onward.check(forward).operators}
+    assert ways == {"Mul": (3, "rule"), "own.cube": (1, "model function")}
+
+    @onward.vjp("cube", domain="own")
+    def cube(op, node, dy):  # type: ignore[no-untyped-def]
+        x = node.inputs[0]
+        return dy * x * x * 3
+
+    ways = {operator.name: (operator.count, operator.how) for operator in onward.check(forward).operators}
+    assert ways == {"Mul": (1, "rule"), "own.cube": (1, "custom rule")}
+    assert "rule registered by you" in str(onward.check(forward))
+
+
+@pytest.mark.usefixtures("_rules_of_a_test")
 def test_every_rule_that_fails_is_listed() -> None:
     """A rule says that it cannot, or has a mistake; onward.gradient only reports the last one."""
 
-    @vjp("Stubborn", domain="acme")
+    @onward.vjp("Stubborn", domain="acme")
     def stubborn(op, node, dy):  # type: ignore[no-untyped-def]
         raise OnwardError(f"{node.name} is stubborn. Be patient.")
 
-    @vjp("Broken", domain="acme")
+    @onward.vjp("Broken", domain="acme")
     def broken(op, node, dy):  # type: ignore[no-untyped-def]
         return dy + 1 / 0
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -201,6 +203,17 @@ def test_text() -> None:
     assert remedy == f"remedy: {report.blockers[0].remedy}", "wrapped"
     assert max(map(len, lines)) <= 110
     assert "\n".join([*lines[:first], "    remedy: REMEDY", *lines[last:]]) == PRINTED
+
+
+def test_what_the_document_shows() -> None:
+    """docs/check.md prints the report of its first snippet."""
+    document = (Path(__file__).parents[2] / "docs" / "check.md").read_text("utf-8")
+    code, shown = re.findall(r"```(?:python|text)\n(.*?)\n```", document, re.DOTALL)[:2]
+    namespace: dict[str, Any] = {}
+    exec(code, namespace)
+    newest = f"accepts up to {NEWEST})", f"(up to {NEWEST_IR})"
+    printed = str(namespace["report"]).replace(newest[0], "accepts up to 26)").replace(newest[1], "(up to 13)")
+    assert printed == shown
 
 
 def test_long_lists_are_cut() -> None:

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from onward.autodiff.coverage import way_of
 from onward.autodiff.expansion import ADVICE, Missing, Why
+from onward.autodiff.registry import custom_operators
 from onward.autodiff.sweep import Failure
 from onward.graph.nodes import subgraphs, used_values
 from onward.report.content import Blocker, How, Operator
@@ -28,7 +29,10 @@ _NO_RULE_IN_DOMAIN = {
 
 
 def operators_of(model: ir.Model) -> list[Operator]:
-    """Every operator of a model as it is in the file; what functions contain counts as often as they are called."""
+    """Every operator of a model as it is in the file; what functions contain counts as often as they are called.
+
+    Functions for which somebody registered a rule stay whole, and what they contain does not matter.
+    """
     counts: Counter[_Key] = Counter()
     _count(model.graph.all_nodes(), model, counts, ())
     opset = model.opset_imports.get("", model.opset_imports.get("ai.onnx", 1))
@@ -49,7 +53,8 @@ def _count(nodes: Iterable[ir.Node], model: ir.Model, counts: Counter[_Key], cal
         key = (domain, node.op_type, node.overload)
         counts[key] += 1
         function = model.functions.get((node.domain, node.op_type, node.overload))
-        if function is not None and key not in calls:  # a function that calls itself is not valid, but may be there
+        whole = (node.domain, node.op_type) in custom_operators()
+        if function is not None and not whole and key not in calls:  # one that calls itself is not valid
             _count(function.all_nodes(), model, counts, (*calls, key))
 
 

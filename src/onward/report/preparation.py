@@ -7,6 +7,7 @@ from collections.abc import Callable
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
+from onward.autodiff.registry import custom_operators
 from onward.errors import InvalidModelError, OnwardError, OpsetError
 from onward.graph.functions import write_defaults
 from onward.graph.opsets import require_accepted
@@ -54,7 +55,7 @@ def prepare_as_far_as_possible(loaded: ir.Model) -> tuple[ir.Model, list[Blocker
             value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape)
             value.const_value = None
     try:
-        return prepare(current), blockers, True
+        return prepare(current, keep=custom_operators()), blockers, True
     except Exception as error:
         prepared, found = _step_by_step(current)
         return prepared, [*blockers, *(found or [blocker_of(error)])], False
@@ -71,6 +72,7 @@ def _step_by_step(model: ir.Model) -> tuple[ir.Model, list[Blocker]]:
     """What `prepare` does, without the steps that fail."""
     blockers: list[Blocker] = []
     copy = _copy(model)
+    kept = custom_operators()
     lift_constants = passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)
     steps: list[Callable[[ir.Model], object]] = [
         read_small_weights,
@@ -78,7 +80,7 @@ def _step_by_step(model: ir.Model) -> tuple[ir.Model, list[Blocker]]:
         lambda current: require_accepted(current.opset_imports[""]),
         replace_deprecated,
         check,
-        passes.InlinePass(),
+        passes.InlinePass(lambda function: (function.domain, function.name) not in kept),
         mark_constant_nodes,
         lift_constants,
         passes.LiftSubgraphInitializersToMainGraphPass(),
