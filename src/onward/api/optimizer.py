@@ -7,14 +7,16 @@ import os
 
 from onward.api.module import Module
 from onward.errors import OnwardError
-from onward.runtime.optimizer import TrainingOptimizer, read_plan
+from onward.runtime.sequence_optimizer import open_optimizer
 
 
 class Optimizer:
     """Updates all trainable parameters of a module from their gradients.
 
     Args:
-        optimizer_uri: the optimizer model that `onward.artifacts.generate_artifacts` has written.
+        optimizer_uri: the optimizer model that `onward.artifacts.generate_artifacts` has written. That of a block of
+            your own is run as it is: it takes the sequences `params` and `gradients`, one for each kind of state, and
+            `learning_rate` and `step`, and returns `updated_params` and `updated_<state>`.
         module: whose parameters. If its state was loaded with optimizer state, training continues from there.
     """
 
@@ -23,9 +25,7 @@ class Optimizer:
             raise TypeError(f"Optimizer needs a Module, not {type(module).__name__}")
         model = module._model
         self._module = module
-        self._optimizer = TrainingOptimizer(
-            read_plan(optimizer_uri), model.state, options=model.options, providers=model.providers
-        )
+        self._optimizer = open_optimizer(optimizer_uri, model.state, options=model.options, providers=model.providers)
 
     def step(self) -> None:
         """Update the parameters. Gradients stay as they are until they are reset."""

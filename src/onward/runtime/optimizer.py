@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,52 +10,17 @@ import numpy as np
 import onnxruntime
 
 from onward.errors import OnwardError
-from onward.plan import GRAD_SCALE, GRADIENT, LEARNING_RATE, METADATA_KEY, PARAMETER, SLOT, STEP, UpdatePlan
+from onward.plan import GRAD_SCALE, GRADIENT, LEARNING_RATE, PARAMETER, SLOT, STEP, UpdatePlan
 from onward.runtime.kernels import Binder, Run
-from onward.runtime.session import metadata_of, read_model
 from onward.runtime.state import OptimizerState, State
 from onward.runtime.tensors import FlatTensors
 
 
-def read_plan(path: str | os.PathLike[str]) -> UpdatePlan:
-    """The update plan of an optimizer model."""
-    metadata = metadata_of(read_model(path, "optimizer model"))
-    if METADATA_KEY not in metadata:
-        raise OnwardError(
-            f"{str(path)!r} has no update plan of onward. Generate it with onward.artifacts.generate_artifacts(..., "
-            "optimizer=...); optimizer models of onnxruntime-training need that package's operators."
-        )
-    return UpdatePlan.from_json(metadata[METADATA_KEY])
-
-
-class TrainingOptimizer:
+class Steps(ABC):
     """Steps of one optimizer over one state."""
 
-    def __init__(
-        self,
-        plan: UpdatePlan,
-        state: State,
-        *,
-        options: onnxruntime.SessionOptions | None = None,
-        providers: Sequence[Any] = ("CPUExecutionProvider",),
-    ) -> None:
-        planned = {name for kernel in plan.kernels for name in kernel.parameters}
-        if planned != set(state.trainable_names):
-            raise OnwardError(
-                f"the optimizer updates {_listed(planned)}, but the checkpoint has the trainable parameters "
-                f"{_listed(state.trainable_names)}; they were not generated together"
-            )
+    def __init__(self, plan: UpdatePlan, state: State) -> None:
         self.plan, self._state = plan, state
-        self._options, self._providers = options, providers
-        self._rate, self._step = np.zeros((), np.float32), np.zeros((), np.int64)
-        self._scale = np.ones((), np.float32)
-        self._scalars = {
-            LEARNING_RATE: onnxruntime.OrtValue.ortvalue_from_numpy(self._rate),
-            STEP: onnxruntime.OrtValue.ortvalue_from_numpy(self._step),
-            GRAD_SCALE: onnxruntime.OrtValue.ortvalue_from_numpy(self._scale),
-        }
-        self._bound_to: FlatTensors | None = None
-        self._runs: list[Run] = []
         if state.optimizer is None:
             rate = plan.learning_rate
             state.optimizer = OptimizerState(learning_rate=rate, initial_learning_rate=rate)
@@ -71,20 +36,59 @@ class TrainingOptimizer:
         """Update the parameters from the gradients."""
         if self._state.nominal:
             raise OnwardError("The state is nominal: it has no values. Please load the model parameters first.")
-        gradients = self._state.gradients
-        if gradients is None:
+        if self._state.gradients is None:
             raise OnwardError("there are no gradients yet: create a module for this state and run a training step")
+        self._update(self._state.gradients)
+        self.state.step += 1
+
+    @abstractmethod
+    def _update(self, gradients: FlatTensors) -> None:
+        """Change the parameters and the slots of the state."""
+
+    def _prepare_slots(self) -> None:
+        """See that there are slots: a state that was nominal has none yet."""
+        _match(self.plan, self._state)
+
+
+class TrainingOptimizer(Steps):
+    """An optimizer of onward: small graphs over flat chunks, in place."""
+
+    def __init__(
+        self,
+        plan: UpdatePlan,
+        state: State,
+        *,
+        options: onnxruntime.SessionOptions | None = None,
+        providers: Sequence[Any] = ("CPUExecutionProvider",),
+    ) -> None:
+        planned = {name for kernel in plan.kernels for name in kernel.parameters}
+        if planned != set(state.trainable_names):
+            raise OnwardError(
+                f"the optimizer updates {_listed(planned)}, but the checkpoint has the trainable parameters "
+                f"{_listed(state.trainable_names)}; they were not generated together"
+            )
+        super().__init__(plan, state)
+        self._options, self._providers = options, providers
+        self._rate, self._step = np.zeros((), np.float32), np.zeros((), np.int64)
+        self._scale = np.ones((), np.float32)
+        self._scalars = {
+            LEARNING_RATE: onnxruntime.OrtValue.ortvalue_from_numpy(self._rate),
+            STEP: onnxruntime.OrtValue.ortvalue_from_numpy(self._step),
+            GRAD_SCALE: onnxruntime.OrtValue.ortvalue_from_numpy(self._scale),
+        }
+        self._bound_to: FlatTensors | None = None
+        self._runs: list[Run] = []
+
+    def _update(self, gradients: FlatTensors) -> None:
         if self._bound_to is not gradients:
             self._bind(gradients)
-        state = self.state
-        self._rate[...] = state.learning_rate
-        self._step[...] = state.step + 1
+        self._rate[...] = self.state.learning_rate
+        self._step[...] = self.state.step + 1
         for run in self._runs:
             run()
-        state.step += 1
 
     def _bind(self, gradients: FlatTensors) -> None:
-        _match(self.plan, self._state)  # a state that was nominal has no slots yet
+        self._prepare_slots()
         slots = {f"{SLOT}{name}": tensors for name, tensors in self.state.slots.items()}
         tensors = {PARAMETER: self._state.trainable, GRADIENT: gradients, **slots}
         self._runs = Binder(self.plan, tensors, self._scalars, self._options, self._providers).runs()
