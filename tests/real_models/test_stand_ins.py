@@ -140,6 +140,21 @@ def test_minus_one_and_question_marks_are_no_dimensions():
     check_gradient(model, random_feeds(0, x=(2, 2, 4, 3), w=(3, 2, 2, 2)), wrt=["w", "x"])
 
 
+def test_numbers_of_the_example_that_a_model_was_traced_with():
+    """They contradict what the model does with another length; a cotangent must have the length of the output."""
+    model = model_from("""g (double[n, 3] x, double[3, 2] w) => (double[1, 11] y) {
+        z = MatMul(x, w)
+        s = Shape(z)
+        target = ReduceProd<keepdims = 1>(s)
+        one = Constant<value_ints = [1]>()
+        shape = Concat<axis = 0>(one, target)
+        y = Reshape(z, shape)
+    }""")
+    check_gradient(model, random_feeds(0, x=(4, 3), w=(3, 2)), wrt=["w", "x"])
+    feeds = {**random_feeds(0, x=(4, 3), w=(3, 2)), "y_grad": np.ones((1, 8))}
+    assert run_on_runtime(gradient(model, wrt=["w"]), feeds)["w_grad"].shape == (3, 2)
+
+
 def test_spectrum_of_a_signal_without_its_last_axis():
     """The standard wants [batch, length, 1]; onnxruntime takes [batch, length], of which onnx infers nothing."""
     model = model_from(

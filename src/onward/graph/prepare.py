@@ -33,7 +33,7 @@ def prepare(model: ModelLike, keep: Collection[tuple[str, str]] = ()) -> ir.Mode
     (domain, name), stay as they are.
     """
     copy = load(model)
-    forget_placeholders(copy)
+    forget_annotations(copy)
     read_small_weights(copy)
     import_default_domain(copy)
     require_accepted(copy.opset_imports[""])
@@ -133,16 +133,29 @@ def _external_weights(model: ir.Model) -> Iterator[tuple[ir.Value, ir.ExternalTe
                 yield value, value.const_value
 
 
-def forget_placeholders(model: ir.Model) -> None:
-    """Some exporters write -1 or ? for a dimension that they do not know; equal ones are not equal dimensions."""
+def forget_annotations(model: ir.Model) -> None:
+    """Take from a file's shapes what may be wrong; inference finds out most of it again.
+
+    Some exporters write -1 or ? for a dimension that they do not know; equal ones are not equal dimensions. And where
+    an input has a dimension without a number, the numbers of results may be those of the example a model was traced with.
+    """
+    given = [value for value in model.graph.inputs if not value.is_initializer()]
+    traced = any(value.shape is None or not value.shape.is_static() for value in given)
     for graph in model.graphs():
-        for value in (*graph.inputs, *(output for node in graph for output in node.outputs)):
-            if value.shape is not None and any(map(_is_unknown, value.shape)):
-                value.shape = ir.Shape([None if _is_unknown(dim) else dim for dim in value.shape])
+        for value in graph.inputs:
+            value.shape = _forgetful(value.shape, numbers=False)
+        for value in (output for node in graph for output in node.outputs):
+            value.shape = _forgetful(value.shape, numbers=traced)
 
 
-def _is_unknown(dim: int | ir.SymbolicDim) -> bool:
-    return dim < 0 if isinstance(dim, int) else dim.value in ("", "?", "*", "-1")
+def _forgetful(shape: ir.Shape | None, *, numbers: bool) -> ir.Shape | None:
+    if shape is None or not any(_is_doubtful(dim, numbers) for dim in shape):
+        return shape
+    return ir.Shape([None if _is_doubtful(dim, numbers) else dim for dim in shape])
+
+
+def _is_doubtful(dim: int | ir.SymbolicDim, numbers: bool) -> bool:
+    return numbers or dim < 0 if isinstance(dim, int) else dim.value in ("", "?", "*", "-1")
 
 
 def import_default_domain(model: ir.Model) -> None:
