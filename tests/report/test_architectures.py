@@ -47,7 +47,7 @@ def test_report_of_an_architecture(architecture):
         return
 
     prepared, _, _ = prepare_as_far_as_possible(read(model))
-    prepared, _ = with_sizes(prepared, sizes_of(prepared, sizes)[0], assumed=[])
+    prepared = with_sizes(prepared, sizes_of(prepared, sizes)[0])
     forward = Count().nodes(node for node in prepared.graph if node.op_type in PRODUCTS).total
     expected_forward, expected_backward = counted_by_torch(module, inputs)
     # Ours has the additions of biases, and products with tables that torch multiplies element by element.

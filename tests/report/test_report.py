@@ -131,7 +131,7 @@ printed: cannot be trained as it is, 1 blocker
 Blockers
   acme.Warp: no gradient rule
     where:  warp
-    before: w
+    before: w, scale
     remedy: REMEDY
 
 Model
@@ -177,11 +177,11 @@ def printed() -> onnx.ModelProto:
     forward = model(
         """printed (float[batch, 2] x) => (float[batch, 2] y, int64[batch] label) {
             a = MatMul(x, w)
-            b = acme.Warp(a)
-            c = Dropout(b, ratio, on)
+            b = Dropout(a, ratio, on)
             scale = Constant<value = float[2] {0.5, 2.0}>()
-            y = Mul(c, scale)
-            label = ArgMax<axis = 1, keepdims = 0>(y)
+            c = Mul(b, scale)
+            y = acme.Warp(c)
+            label = ArgMax<axis = 1, keepdims = 0>(c)
         }""",
         domains=', "acme" : 1',
         w=WEIGHT,
@@ -189,8 +189,7 @@ def printed() -> onnx.ModelProto:
         on=np.array(True),
         unused=np.ones(4, np.float32),
     )
-    forward.graph.node[1].name = "warp"
-    forward.graph.value_info.append(onnx.helper.make_tensor_value_info("b", onnx.TensorProto.FLOAT, ["batch", 2]))
+    forward.graph.node[4].name = "warp"
     return forward
 
 
@@ -230,7 +229,7 @@ def test_long_lists_are_cut() -> None:
 
 def test_html() -> None:
     forward = printed()
-    forward.graph.node[1].name = "<warp>"
+    forward.graph.node[4].name = "<warp>"
     text = onward.check(forward)._repr_html_()
     assert text.count("<table>") == text.count("</table>") >= 6
     assert "&lt;warp&gt;" in text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -59,22 +59,18 @@ def _fed(model: ir.Model) -> list[ir.Value]:
     return [value for value in model.graph.inputs if not value.is_initializer()]
 
 
-def with_sizes(model: ir.Model, sizes: dict[str, int], assumed: Collection[str]) -> tuple[ir.Model, dict[str, int]]:
-    """A copy of a prepared model whose dynamic dimensions have these sizes, or larger ones where those are assumed."""
+def growing(model: ir.Model, sizes: dict[str, int], assumed: Collection[str]) -> Iterator[dict[str, int]]:
+    """The sizes to try: as they are, then with larger ones where those are assumed.
+
+    Windows may be longer than a sequence; the batch, which comes first, is not to blame.
+    """
+    yield sizes
     first = {dim_name(value, 0, shape[0]) for value in _fed(model) if (shape := dims(value))}
-    for larger in _LARGER:
-        try:
-            return _with_sizes(model, sizes), sizes
-        except InvalidModelError:
-            # Windows that are longer than the sequence; the batch, which comes first, is not to blame.
-            sizes = {
-                name: larger if name in assumed and name not in first and size < larger else size
-                for name, size in sizes.items()
-            }
-    return _with_sizes(model, sizes), sizes
+    for larger in _LARGER if set(assumed) - first else ():
+        yield {n: larger if n in assumed and n not in first and size < larger else size for n, size in sizes.items()}
 
 
-def _with_sizes(model: ir.Model, sizes: Mapping[str, int]) -> ir.Model:
+def with_sizes(model: ir.Model, sizes: Mapping[str, int]) -> ir.Model:
     copy = model.clone()
     for value in _fed(copy):
         shape = dims(value)

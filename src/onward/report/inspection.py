@@ -19,7 +19,7 @@ from onward.graph.shapes import dims, is_floating
 from onward.optim import Optimizer
 from onward.optim import get as get_optimizer
 from onward.report.content import Blocker, Flops, Input, Parameter, Report, Versions
-from onward.report.cost import flops_of, sizes_of, state_of, with_sizes
+from onward.report.cost import flops_of, growing, sizes_of, state_of, with_sizes
 from onward.report.modes import modes_of
 from onward.report.operators import operators_of, refusals, rule_failures
 from onward.report.parameters import dtype_name, parameters_of
@@ -52,6 +52,7 @@ def check(
     recipe = get_optimizer(optimizer)
     loaded = read(model)
     operators = operators_of(loaded)
+    declared = [_described(value) for value in loaded.graph.outputs]
     prepared, blockers, whole = prepare_as_far_as_possible(loaded)
     inspection = _Inspection(prepared, whole, blockers)
     ends = inspection.outputs(of)
@@ -65,7 +66,7 @@ def check(
         name=_name_of(model, loaded),
         versions=_versions(loaded, rehearsal),
         inputs=[_described(value) for value in prepared.graph.inputs],
-        outputs=[_described(value) for value in prepared.graph.outputs],
+        outputs=declared,
         differentiated=[end.name or "" for end in ends],
         operators=[replace(operator, blocks=operator.name in blocking) for operator in operators],
         blockers=blockers,
@@ -147,18 +148,24 @@ class _Inspection:
         model = self.prepared
         trainable = [parameter for parameter in parameters if parameter.trainable]
         sized = rehearsal if rehearsal is not None and not self.blockers else None
-        if sizes and self.whole:
+        errors = []
+        for tried in growing(self.prepared, sizes, assumed) if sizes and self.whole else ():
             try:
-                model, sizes = with_sizes(self.prepared, sizes, assumed)
+                model = with_sizes(self.prepared, tried)
                 if sized is not None:
                     sized = rehearse(model, names, [end.name or "" for end in ends])
+                sizes = tried
+                break
             except Exception as error:
+                model = self.prepared
+                errors.append(error)
+        else:
+            if errors:
                 shown = ", ".join(f"{name!r}: {size}" for name, size in sizes.items())
                 self.notes.append(
                     f"The model does not take dims={{{shown}}}, so the estimate is rough; give sizes that it takes "
-                    f"({blocker_of(error).reason[:200]})"
+                    f"({blocker_of(errors[0]).reason[:200]})"
                 )
-                model, sized = self.prepared, rehearsal if sized is not None else None
         try:
             flops = flops_of(model, sized, optimizer, trainable, sizes, assumed)
         except Exception as error:  # an invalid model
