@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from onward.errors import OpsetError
 from onward.graph.builder import Builder
-from onward.graph.nodes import attribute, constant_of, describe, input_at
+from onward.graph.nodes import attribute, constant_of, describe, input_at, is_used, take_over
 from onward.graph.shapes import dims
 
 Adapter = Callable[[Builder, ir.Node], None]
@@ -191,10 +191,10 @@ def dropout_10(op: Builder, node: ir.Node) -> None:
     """The mask, until then of the type of the data, became boolean; onnxruntime made it zero, as nothing is dropped."""
     x = node.inputs[0]
     assert x is not None
-    if len(node.outputs) > 1 and _is_used(node.outputs[1]):
+    if len(node.outputs) > 1 and is_used(node.outputs[1]):
         mask = node.outputs[1]
         assert mask.dtype is not None
-        _take_over(mask, op.full(op.shape(x), 0, mask.dtype))
+        take_over(mask, op.full(op.shape(x), 0, mask.dtype))
     node.resize_outputs(1)
 
 
@@ -231,7 +231,7 @@ def batch_normalization_14(op: Builder, node: ir.Node) -> None:
     assert x is not None
     node.attributes.add(ir.AttrInt64("training_mode", 1))
     known = dims(x)
-    saved = [output if _is_used(output) else None for output in node.outputs[3:]]
+    saved = [output if is_used(output) else None for output in node.outputs[3:]]
     if any(saved):
         if known is None:
             raise OpsetError(f"{describe(node)} uses saved statistics, and the rank of its input is unknown")
@@ -243,7 +243,7 @@ def batch_normalization_14(op: Builder, node: ir.Node) -> None:
         deviation = op.Sqrt(op.Add(variance, attribute(node, "epsilon", 1e-5)))
         for output, value in zip(saved, (op.Reshape(mean, [-1]), op.Reciprocal(deviation)), strict=False):
             if output is not None:
-                _take_over(output, value)
+                take_over(output, value)
     node.resize_outputs(min(len(node.outputs), 3))
 
 
@@ -303,22 +303,8 @@ def _element(op: Builder, value: ir.Value, axis: int) -> ir.Value:
 # Replacing outputs ----------------------------------------------------------------------------------------------
 
 
-def _is_used(value: ir.Value) -> bool:
-    return bool(value.uses()) or value.is_graph_output()
-
-
-def _take_over(old: ir.Value, new: ir.Value) -> None:
-    """Give `new` the name, the type and the users of `old`."""
-    name, old.name = old.name, None
-    new.name, new.type = name, old.type
-    new.shape = None if old.shape is None else old.shape.copy()
-    new.meta.update(old.meta)
-    new.metadata_props.update(old.metadata_props)
-    ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
-
-
 def _replace(node: ir.Node, *results: ir.Value) -> None:
     for old, new in zip(node.outputs, results, strict=True):
-        _take_over(old, new)
+        take_over(old, new)
     assert node.graph is not None
     node.graph.remove(node, safe=True)

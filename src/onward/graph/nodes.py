@@ -95,3 +95,19 @@ def all_values(graph: ir.Graph) -> Iterator[ir.Value]:
 def is_integer_arithmetic(node: ir.Node) -> bool:
     """Whether a node computes with quantised numbers as they are; onnxruntime's own operators have such names too."""
     return node.op_type in ("ConvInteger", "MatMulInteger") or node.op_type.startswith("QLinear")
+
+
+def is_used(value: ir.Value) -> bool:
+    """Whether a node or the border of a graph uses a value."""
+    return bool(value.uses()) or value.is_graph_output()
+
+
+def take_over(old: ir.Value, new: ir.Value) -> None:
+    """Give `new` the name, the type and the users of `old`; what is not known of `old` stays as it is."""
+    name, old.name = old.name, None
+    new.name, new.type = name, old.type or new.type
+    if old.shape is not None:
+        new.shape = old.shape.copy()
+    new.meta.update(old.meta)
+    new.metadata_props.update(old.metadata_props)
+    ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)

@@ -12,7 +12,8 @@ An initializer is trainable by default unless one of these holds (the first that
 5. it was a Constant node, or computed by the exporter, and has a single element, or it has rank 0: a scalar;
 6. all its values are 0, 1, an infinity or the huge negative number that stands for one, and no product uses it: a
    mask (layers may start at zero or at the identity);
-7. onward itself made it while building a graph.
+7. onward itself made it while building a graph;
+8. an operator that was rewritten took it for a table, as RotaryEmbedding does its cosines and sines.
 
 The weights, biases and peepholes of RNN, GRU and LSTM are parameters whatever 3 to 7 say: exporters join them from
 torch's own, and a bias of rank 2 may start at zero.
@@ -30,6 +31,7 @@ from onward.graph.opsets import all_schemas
 from onward.graph.shapes import is_floating
 
 _WAS_CONSTANT_NODE = "onward.was_constant_node"
+_TABLE = "onward.table"
 _TORCH_KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
 
 # Which values the newer exporter's optimizer computed an initializer from, as a printed list of names.
@@ -48,6 +50,11 @@ _SETTINGS: dict[str, dict[int, str]] = {
     "Range": {0: "start", 1: "limit", 2: "step"},
     "QuantizeLinear": {1: "scale"},
     "DequantizeLinear": {1: "scale"},
+    # onnxruntime's own, which stay as they are where no derivative passes them.
+    "DynamicQuantizeMatMul": {2: "scale"},
+    "GatherBlockQuantized": {2: "scale", 3: "zero point"},
+    "MatMulBnb4": {2: "scale"},
+    "MatMulIntegerToFloat": {2: "scale", 3: "scale"},
 }
 
 # Inputs that are nothing but weights.
@@ -99,6 +106,11 @@ def was_constant_node(value: ir.Value) -> bool:
     return bool(value.meta.get(_WAS_CONSTANT_NODE))
 
 
+def mark_table(value: ir.Value) -> None:
+    """Remember that an operator took a value for a table, not a weight, before the operator is rewritten."""
+    value.meta[_TABLE] = True
+
+
 def is_baked_scalar(value: ir.Value) -> bool:
     """Whether a value was a Constant node with a single element, or is one that the newer exporter computed."""
     if value.const_value is None or value.const_value.size != 1:
@@ -123,6 +135,8 @@ def _reason_against(value: ir.Value) -> str | None:
         return None
     if _is_table(value.metadata_props.get(_FOLDED_FROM)):
         return "a table that the exporter computed"
+    if value.meta.get(_TABLE):
+        return "a table of a rotary embedding"
     settings = [_SETTINGS.get(node.op_type, {}).get(index) for node, index in value.uses()]
     if settings and all(settings):
         return f"{settings[0]} of {next(iter(value.uses())).node.op_type}"

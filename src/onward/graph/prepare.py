@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
 from onward.errors import InvalidModelError
+from onward.graph import contrib
 from onward.graph.folding import fold_shape_arithmetic
 from onward.graph.functions import expand, write_defaults
 from onward.graph.loops import remove_idle_states
@@ -38,6 +39,7 @@ def prepare(model: ModelLike, keep: Collection[tuple[str, str]] = ()) -> ir.Mode
     import_default_domain(copy)
     require_accepted(copy.opset_imports[""])
     replace_deprecated(copy)
+    contrib.adopt(copy)
     check(copy)
     passes.InlinePass(lambda function: (function.domain, function.name) not in keep)(copy)
     mark_constant_nodes(copy)
@@ -51,6 +53,8 @@ def prepare(model: ModelLike, keep: Collection[tuple[str, str]] = ()) -> ir.Mode
     copy.graph.sort()
     write_defaults(copy)
     infer_shapes(copy)
+    simplify(copy)
+    copy = contrib.rewrite(copy, keep)
     simplify(copy)
     if any(node.op_type == "SequenceMap" and node.domain == "" for node in copy.graph.all_nodes()):
         # Over sequences of unknown length: a Loop.
