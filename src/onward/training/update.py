@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
 from onward.errors import OnwardError
 from onward.graph.builder import Builder
 from onward.graph.finish import finish, publish
+from onward.graph.iteration import SINCE, Step, iterate
 from onward.graph.opsets import accepted_by_runtime
 from onward.graph.upgrade import in_lowest_opset
-from onward.optim import Optimizer
+from onward.optim import GlobalNorm, Optimizer
 from onward.optim.groups import Group
 from onward.plan import (
     COEFFICIENT,
@@ -31,6 +35,10 @@ from onward.plan import (
 
 # The names that onnxruntime-training gives to the sequences of the first two slots.
 _MOMENTS = ("first_order_moments", "second_order_moments")
+
+# The optimizer of so many parameters has nodes for each of them, which is what people who migrate expect; that of more
+# has loops, because with 2000 parameters onnxruntime takes minutes to load tens of thousands of nodes.
+_WRITTEN_OUT = 100
 
 Types = Mapping[str, tuple[ir.DataType, tuple[int, ...]]]
 
@@ -124,35 +132,129 @@ def _update_sequences(op: Builder, optimizer: Optimizer, types: Types) -> None:
     titles = [*_MOMENTS[: len(slot_names)], *slot_names[len(_MOMENTS) :]]
     states = {slot: _add_sequence(graph, title, dtype) for slot, title in zip(slot_names, titles, strict=True)}
 
+    publish(op.Identity(op.constant([True])), "updated_flag", graph)
+    sequences = _Sequences(params, gradients, states, lr, t)
+    if len(types) > _WRITTEN_OUT and op.opset >= SINCE:
+        updated = _update_in_loops(op, optimizer, list(types), sequences)
+    else:
+        updated = _update_written_out(op, optimizer, types, sequences)
+    for value, title in zip(updated, ("params", *titles), strict=True):
+        value.type = params.type
+        publish(value, f"updated_{title}", graph)
+
+
+@dataclass(frozen=True)
+class _Sequences:
+    """The inputs of an optimizer model."""
+
+    parameters: ir.Value
+    gradients: ir.Value
+    slots: dict[str, ir.Value]
+    rate: ir.Value
+    step: ir.Value
+
+
+def _update_written_out(op: Builder, optimizer: Optimizer, types: Types, inputs: _Sequences) -> list[ir.Value]:
+    """The updated sequences, parameters first; nodes for each parameter."""
+
     def at(sequence: ir.Value, index: int, name: str) -> ir.Value:
-        element = op.SequenceAt(sequence, op.constant(index, ir.DataType.INT64))
-        element.type, element.shape = ir.TensorType(dtype), ir.Shape(types[name][1])
+        element = element_of(op, sequence, op.constant(index, ir.DataType.INT64))
+        element.shape = ir.Shape(types[name][1])
         return element
 
-    grads = [at(gradients, index, name) for index, name in enumerate(types)]
+    grads = [at(inputs.gradients, index, name) for index, name in enumerate(types)]
     scale = None if optimizer.global_norm is None else optimizer.global_norm.coefficient(op, grads)
-    updated: dict[str, list[ir.Value]] = {"params": [], **{slot: [] for slot in slot_names}}
+    updated: list[list[ir.Value]] = [[], *([] for _ in inputs.slots)]
     for index, name in enumerate(types):
         group = optimizer.group_of(name)
         new, state = optimizer.apply(
             op,
-            at(params, index, name),
+            at(inputs.parameters, index, name),
             grads[index],
-            {slot: at(states[slot], index, name) for slot in slot_names},
-            t,
-            lr,
+            {slot: at(sequence, index, name) for slot, sequence in inputs.slots.items()},
+            inputs.step,
+            inputs.rate,
             lr_scale=group.lr_scale,
             weight_decay=group.weight_decay,
             grad_scale=scale,
         )
-        updated["params"].append(new)
-        for slot in slot_names:
-            updated[slot].append(state[slot])
-    publish(op.Identity(op.constant([True])), "updated_flag", graph)
-    for (_, values), title in zip(updated.items(), ("params", *titles), strict=True):
-        sequence = op.SequenceConstruct(*values)
-        sequence.type = ir.SequenceType(ir.TensorType(dtype))
-        publish(sequence, f"updated_{title}", graph)
+        for values, value in zip(updated, (new, *(state[slot] for slot in inputs.slots)), strict=True):
+            values.append(value)
+    return [op.SequenceConstruct(*values) for values in updated]
+
+
+def _update_in_loops(op: Builder, optimizer: Optimizer, names: list[str], inputs: _Sequences) -> list[ir.Value]:
+    """The same with a loop for each group: as many nodes for any number of parameters."""
+    dtype = inputs.parameters.dtype
+    assert dtype is not None
+    scale = None
+    if optimizer.global_norm is not None:
+        scale = coefficient_of_sequence(op, optimizer.global_norm, inputs.gradients, len(names))
+    results = [empty_sequence(op, dtype) for _ in range(1 + len(inputs.slots))]
+    number = {name: index for index, name in enumerate(names)}
+    done: list[int] = []
+    for group, members in optimizer.partition(names).items():
+        places = sorted(number[name] for name in members)
+        # Where each one belongs among those that are there already: of the groups before, and of this one.
+        ranks = [bisect.bisect(done, place) + index for index, place in enumerate(places)]
+        done = sorted([*done, *places])
+
+        results = iterate(op, len(places), results, _updating(optimizer, group, inputs, scale, places, ranks))
+    return results
+
+
+def _updating(
+    optimizer: Optimizer,
+    group: Group,
+    inputs: _Sequences,
+    scale: ir.Value | None,
+    places: list[int],
+    ranks: list[int],
+) -> Step:
+    """The step of a loop over parameters of one group."""
+
+    def step(op: Builder, index: ir.Value, carried: Sequence[ir.Value]) -> list[ir.Value]:
+        place, rank = (_at(op, table, index) for table in (places, ranks))
+        p, g = (element_of(op, sequence, place) for sequence in (inputs.parameters, inputs.gradients))
+        slots = {slot: element_of(op, sequence, place) for slot, sequence in inputs.slots.items()}
+        new, state = optimizer.apply(
+            op, p, g, slots, inputs.step, inputs.rate,
+            lr_scale=group.lr_scale, weight_decay=group.weight_decay, grad_scale=scale,
+        )  # fmt: skip
+        values = (new, *(state[slot] for slot in inputs.slots))
+        return [op.SequenceInsert(*pair, rank) for pair in zip(carried, values, strict=True)]
+
+    return step
+
+
+def _at(op: Builder, table: list[int], index: ir.Value) -> ir.Value:
+    return index if table == list(range(len(table))) else op.Gather(np.array(table), index, axis=0)
+
+
+def coefficient_of_sequence(op: Builder, clip: GlobalNorm, gradients: ir.Value, count: ir.Value | int) -> ir.Value:
+    """The coefficient of clipping by the norm of all tensors of a sequence."""
+
+    def square(inner: Builder, index: ir.Value, total: Sequence[ir.Value]) -> list[ir.Value]:
+        # In double: the sum of a tensor of any size is right.
+        g = inner.cast(element_of(inner, gradients, index), ir.DataType.DOUBLE)
+        return [total[0] + inner.ReduceSumSquare(g, keepdims=0)]
+
+    (squares,) = iterate(op, count, [op.constant(0, ir.DataType.DOUBLE)], square)
+    return clip.coefficient_of(op, squares)
+
+
+def element_of(op: Builder, sequence: ir.Value, index: ir.Value) -> ir.Value:
+    """One tensor of a sequence, of which the type is known."""
+    element = op.SequenceAt(sequence, index)
+    assert sequence.dtype is not None
+    element.type = ir.TensorType(sequence.dtype)
+    return element
+
+
+def empty_sequence(op: Builder, dtype: ir.DataType) -> ir.Value:
+    empty = op.SequenceEmpty(dtype=int(dtype))
+    empty.type = ir.SequenceType(ir.TensorType(dtype))
+    return empty
 
 
 def _empty(opset: int, name: str) -> ir.Model:

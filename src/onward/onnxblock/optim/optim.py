@@ -18,13 +18,13 @@ import onnx_ir as ir
 from onward import optim
 from onward.errors import OnwardError
 from onward.graph.builder import Builder
-from onward.graph.opsets import NeedsOpsetError
+from onward.graph.iteration import iterate
 from onward.onnxblock import model_accessor
 from onward.onnxblock.blocks import Block
 from onward.onnxblock.onnxblock import ForwardBlock, Parameters
 from onward.onnxblock.tracing import trace
 from onward.plan import METADATA_KEY
-from onward.training.update import optimizer_model
+from onward.training.update import coefficient_of_sequence, element_of, empty_sequence, optimizer_model
 
 Betas = tuple[float, float]
 Groups = Sequence[optim.Group]
@@ -49,48 +49,18 @@ class ClipGradNorm(Block):
 
 def _clip_sequence(op: Builder, gradients: ir.Value, clip: optim.GlobalNorm) -> ir.Value:
     """Two loops, because the length of a sequence is known at run time only."""
-    if op.opset < 13:
-        raise NeedsOpsetError("Loop over a sequence", 13)
     kind = gradients.type
     if not isinstance(kind, ir.SequenceType):
         raise OnwardError(f"ClipGradNorm takes a sequence of tensors, not {kind}, which {gradients.name!r} is")
-    wide = ir.DataType.DOUBLE if kind.dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
     with op.scope("ClipGradNorm"):
         count = op.SequenceLength(gradients)
+        coefficient = op.cast(coefficient_of_sequence(op, clip, gradients, count), kind.dtype)
 
-        def square(inner: Builder, g: ir.Value, total: ir.Value) -> ir.Value:
-            return total + inner.ReduceSumSquare(inner.cast(g, wide), keepdims=0)
+        def scale(inner: Builder, index: ir.Value, scaled: Sequence[ir.Value]) -> list[ir.Value]:
+            g = element_of(inner, gradients, index)
+            return [inner.SequenceInsert(scaled[0], g * coefficient)]
 
-        squares = _fold(op, gradients, count, op.constant(0, wide), square)
-        coefficient = op.cast(clip.coefficient_of(op, squares), kind.dtype)
-
-        def scale(inner: Builder, g: ir.Value, scaled: ir.Value) -> ir.Value:
-            return inner.SequenceInsert(scaled, g * coefficient)
-
-        empty = op.SequenceEmpty(dtype=int(kind.dtype))
-        empty.type = kind
-        return _fold(op, gradients, count, empty, scale)
-
-
-def _fold(op: Builder, sequence: ir.Value, count: ir.Value, start: ir.Value, body: Any) -> ir.Value:
-    """Go through a sequence, carrying a value along: ``start = body(op, element, start)``."""
-    index = ir.Value(name=op.unique_name("index"), type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([]))
-    go_on = ir.Value(name=op.unique_name("go_on"), type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
-    carried = ir.Value(name=op.unique_name("carried"), type=start.type, shape=start.shape)
-    graph = ir.Graph([index, go_on, carried], [], nodes=[], name=op.unique_name("body"))
-    inner = op.subgraph(graph)
-    assert isinstance(sequence.type, ir.SequenceType)
-    with inner:
-        element = inner.SequenceAt(sequence, index)
-        element.type = ir.TensorType(sequence.type.dtype)
-        result = body(inner, element, carried)
-        result.type, result.shape = start.type, start.shape
-        still = inner.Identity(go_on)
-        still.type, still.shape = go_on.type, go_on.shape
-        graph.outputs.extend([still, result])
-    final = op.Loop(count, op.constant(True), start, body=graph)
-    final.type, final.shape = start.type, start.shape
-    return final
+        return iterate(op, count, [empty_sequence(op, kind.dtype)], scale)[0]
 
 
 class RecipeOptimizer(ForwardBlock):
