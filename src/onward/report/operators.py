@@ -12,17 +12,17 @@ from onward.autodiff.coverage import way_of
 from onward.autodiff.expansion import ADVICE, Missing, Why
 from onward.autodiff.registry import custom_operators
 from onward.autodiff.sweep import Failure
-from onward.graph.nodes import subgraphs, used_values
+from onward.graph import contrib
+from onward.graph.contrib.registry import DOMAIN
+from onward.graph.nodes import describe, subgraphs, used_values
 from onward.report.content import Blocker, How, Operator
 from onward.report.preparation import blocker_of
 
 _Key = tuple[str, str, str]  # domain, operator, overload
 
 _NO_RULE_IN_DOMAIN = {
-    "com.microsoft": "A fused operator of onnxruntime: use the model as it was before onnxruntime (or its transformers "
+    DOMAIN: "A fused operator of onnxruntime: use the model as it was before onnxruntime (or its transformers "
     "tool) optimised it. ",
-    "com.microsoft.nchwc": "An operator of onnxruntime for one kind of processor: use the model as it was before "
-    "onnxruntime optimised it. ",
     "ai.onnx.ml": "An operator for classic models (trees, support vectors, encoders), which are trained where they "
     "were made. ",
 }
@@ -42,6 +42,8 @@ def operators_of(model: ir.Model) -> list[Operator]:
         how: How = way_of(domain, op_type, opset)
         if how == "missing" and (domain, op_type, overload) in model.functions:
             how = "model function"
+        elif how == "missing" and domain in ("", DOMAIN) and op_type in contrib.REWRITERS:
+            how = "rewritten"
         before = by_name[name].count if name in by_name else 0
         by_name[name] = Operator(name, before + count, how, blocks=False)
     return [by_name[name] for name in sorted(by_name)]
@@ -77,17 +79,30 @@ _REASONS: dict[Why, str] = {
 
 def refusals(model: ir.Model, refused: Sequence[Missing], trainable: Sequence[str]) -> list[Blocker]:
     """One blocker for each operator that has neither rule nor definition."""
-    groups: dict[tuple[Why, str], list[ir.Node]] = defaultdict(list)
+    groups: dict[tuple[str, str, str], list[ir.Node]] = defaultdict(list)
     for node, why in refused:
-        groups[why, operator_name(node)].append(node)
-    blockers = []
-    for (why, operator), nodes in groups.items():
-        _, advice = ADVICE[why]
-        remedy = _NO_RULE_IN_DOMAIN.get(nodes[0].domain, "") + advice if why == "rule" else advice
-        names = list(dict.fromkeys(map(node_name, nodes)))
-        before = _upstream(model, nodes, trainable)
-        blockers.append(Blocker("operator", _REASONS[why], remedy, operator, names, before))
-    return blockers
+        groups[(operator_name(node), *_reason_and_remedy(node, why))].append(node)
+    return [
+        Blocker(
+            "operator",
+            reason,
+            remedy,
+            operator,
+            list(dict.fromkeys(map(node_name, nodes))),
+            _upstream(model, nodes, trainable),
+        )
+        for (operator, reason, remedy), nodes in groups.items()
+    ]
+
+
+def _reason_and_remedy(node: ir.Node, why: Why) -> tuple[str, str]:
+    _, advice = ADVICE[why]
+    said = contrib.refusal(node)
+    if said is not None:
+        # It names the node, then says why it stays, if there is more to say than what to do.
+        reason, _, remedy = said.removeprefix(f"{describe(node)}: ").partition(". ")
+        return (reason, remedy) if remedy else (_REASONS[why], reason)
+    return _REASONS[why], (_NO_RULE_IN_DOMAIN.get(node.domain, "") if why == "rule" else "") + advice
 
 
 def rule_failures(model: ir.Model, failures: Sequence[Failure], trainable: Sequence[str]) -> list[Blocker]:

@@ -9,6 +9,7 @@ from onnx_ir.passes import common as passes
 
 from onward.autodiff.registry import custom_operators
 from onward.errors import InvalidModelError, OnwardError, OpsetError
+from onward.graph import contrib
 from onward.graph.functions import write_defaults
 from onward.graph.opsets import require_accepted
 from onward.graph.parameters import mark_constant_nodes
@@ -79,6 +80,7 @@ def _step_by_step(model: ir.Model) -> tuple[ir.Model, list[Blocker]]:
         import_default_domain,
         lambda current: require_accepted(current.opset_imports[""]),
         replace_deprecated,
+        contrib.adopt,
         check,
         passes.InlinePass(lambda function: (function.domain, function.name) not in kept),
         mark_constant_nodes,

@@ -128,8 +128,10 @@ def _operators(report: Report) -> Section:
     rows = []
     for operator in report.operators:
         how = _HOW[operator.how]
-        if operator.how in ("missing", "integer"):
-            how += ": a blocker" if operator.blocks else " (no gradient has to pass it)"
+        if operator.blocks:
+            how += ": a blocker"
+        elif operator.how in ("missing", "integer"):
+            how += " (no gradient has to pass it)"
         rows.append([operator.name, f"{operator.count:>5}", how])
     return Section("Operators", f"{nodes} {_plural('node', nodes)} of {kinds} {_plural('kind', kinds)}", rows)
 
