@@ -47,7 +47,8 @@ def test_operators_that_no_rewriter_is_for() -> None:
     )
     (blocker,) = onward.check(forward).blockers
     assert (blocker.operator, blocker.nodes) == ("com.microsoft.SparseAttention", ["y"])
-    assert blocker.remedy in REFUSED["SparseAttention"]
+    assert blocker.reason == "cannot be rewritten to standard operators"
+    assert blocker.remedy == f"{REFUSED['SparseAttention']} Or leave the parameters before these nodes out of `wrt`."
 
 
 def test_a_form_that_the_rewriter_does_not_know() -> None:

@@ -74,6 +74,7 @@ _REASONS: dict[Why, str] = {
     "rule": "no gradient rule",
     "integer": "computes with integers, which have no derivative",
     "body": "its body uses or returns sequences, or quantised integers",
+    "contrib": "cannot be rewritten to standard operators",
 }
 
 
@@ -101,7 +102,8 @@ def _reason_and_remedy(node: ir.Node, why: Why) -> tuple[str, str]:
     if said is not None:
         # It names the node, then says why it stays, if there is more to say than what to do.
         reason, _, remedy = said.removeprefix(f"{describe(node)}: ").partition(". ")
-        return (reason, remedy) if remedy else (_REASONS[why], reason)
+        reason, remedy = (reason, remedy) if remedy else (_REASONS["contrib"], reason)
+        return f"{reason[:1].lower()}{reason[1:]}", f"{remedy} {ADVICE['contrib'][1]}"
     return _REASONS[why], (_NO_RULE_IN_DOMAIN.get(node.domain, "") if why == "rule" else "") + advice
 
 
