@@ -14,6 +14,7 @@ from onward.autodiff.expansion import ADVICE
 from onward.errors import InvalidModelError, OnwardError, UnknownNameError
 from onward.graph.opsets import accepted_by_runtime
 from onward.report.content import Blocker
+from onward.report.operators import REASONS
 from onward.testing import temporary_rules
 from tests.report.models import VECTOR, WEIGHT, layer, model
 
@@ -330,6 +331,10 @@ def test_what_is_not_a_model_raises(tmp_path: Path) -> None:
 def test_names_that_the_model_does_not_have_raise(arguments: dict[str, object]) -> None:
     with pytest.raises(UnknownNameError, match=r"names '(q|M)'"):
         onward.check(layer(), **arguments)  # type: ignore[arg-type]
+
+
+def test_every_refusal_has_words() -> None:
+    assert REASONS.keys() == ADVICE.keys()
 
 
 def test_the_model_is_not_modified() -> None:

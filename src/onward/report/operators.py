@@ -70,7 +70,7 @@ def node_name(node: ir.Node) -> str:
     return node.name or (node.outputs[0].name if node.outputs else None) or "?"
 
 
-_REASONS: dict[Why, str] = {
+REASONS: dict[Why, str] = {
     "rule": "no gradient rule",
     "integer": "computes with integers, which have no derivative",
     "body": "its body uses or returns sequences, or quantised integers",
@@ -102,9 +102,9 @@ def _reason_and_remedy(node: ir.Node, why: Why) -> tuple[str, str]:
     if said is not None:
         # It names the node, then says why it stays, if there is more to say than what to do.
         reason, _, remedy = said.removeprefix(f"{describe(node)}: ").partition(". ")
-        reason, remedy = (reason, remedy) if remedy else (_REASONS["contrib"], reason)
+        reason, remedy = (reason, remedy) if remedy else (REASONS["contrib"], reason)
         return f"{reason[:1].lower()}{reason[1:]}", f"{remedy} {ADVICE['contrib'][1]}"
-    return _REASONS[why], (_NO_RULE_IN_DOMAIN.get(node.domain, "") if why == "rule" else "") + advice
+    return REASONS[why], (_NO_RULE_IN_DOMAIN.get(node.domain, "") if why == "rule" else "") + advice
 
 
 def rule_failures(model: ir.Model, failures: Sequence[Failure], trainable: Sequence[str]) -> list[Blocker]:
