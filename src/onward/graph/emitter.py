@@ -86,8 +86,9 @@ class Emitter:
 
     def emit(self, op_type: str, *operands: Operand, outputs: int = 1, **attributes: Any) -> Any:
         """Append one node of the default domain; returns its output, or a tuple of them when `outputs` > 1."""
+        modern = (list(operands), attributes)
         inputs, attributes = self._in_form_of_opset(op_type, operands, attributes)
-        spec = self._schema_for(op_type, inputs, attributes)
+        spec = self._schema_for(op_type, inputs, attributes, modern)
         values = self._literals_to_constants(spec, inputs)
         name = self.unique_name(f"{self._scope}/{op_type}")
         node = ir.node(
@@ -175,7 +176,13 @@ class Emitter:
                 attributes[former[index]] = operand.tolist() if isinstance(operand, np.ndarray) else operand
         return inputs, attributes
 
-    def _schema_for(self, op_type: str, inputs: Sequence[Operand], attributes: dict[str, Any]) -> onnx.defs.OpSchema:
+    def _schema_for(
+        self,
+        op_type: str,
+        inputs: Sequence[Operand],
+        attributes: dict[str, Any],
+        modern: tuple[list[Operand], dict[str, Any]],
+    ) -> onnx.defs.OpSchema:
         current = schema(op_type, self.opset)
         for key, value in attributes.items():
             since = _VALUE_SINCE.get((op_type, key, value)) if isinstance(value, str) else None
@@ -183,7 +190,9 @@ class Emitter:
                 raise NeedsOpsetError(op_type, since)
         if _accepts(current, inputs, attributes):
             return current
-        later = [s for s in all_schemas(op_type) if s.since_version > self.opset and _accepts(s, inputs, attributes)]
+        # What were attributes in this opset may be inputs in the one that has the rest.
+        forms = ((inputs, attributes), modern)
+        later = [s for s in all_schemas(op_type) if s.since_version > self.opset and any(_accepts(s, *f) for f in forms)]
         if not later:
             types = [str(x.dtype) if isinstance(x, ir.Value) else repr(x) for x in inputs]
             raise OnwardError(f"no opset has {op_type}({', '.join(types)}) with attributes {sorted(attributes)}")

@@ -1,0 +1,94 @@
+"""The shapes of values as they are emitted, for the operators that gradients are mostly made of.
+
+A light stand-in for shape inference, which needs a whole model: rules that know a shape write fewer nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import onnx_ir as ir
+
+from onward.graph.nodes import attribute, integers
+from onward.graph.shapes import Dim, dims
+
+_ELEMENTWISE = frozenset(
+    "Abs Add And Cast Ceil Clip Cos Div Equal Erf Exp Floor Greater GreaterOrEqual Identity IsInf IsNaN Less "
+    "LessOrEqual Log Max Min Mul Neg Not Or Pow Reciprocal Relu Round Sigmoid Sign Sin Softplus Sqrt Sub Sum Tanh "
+    "Where Xor".split()
+)
+_REDUCTIONS = frozenset(
+    "ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare ReduceLogSumExp".split()
+)
+Shape = list[Dim]
+
+
+def propagate_shape(node: ir.Node) -> None:
+    """Give the output of a node its shape, if that follows from those of its inputs."""
+    shapes = [None if value is None else dims(value) for value in node.inputs]
+    if not shapes or shapes[0] is None:
+        return
+    if node.op_type in _ELEMENTWISE:
+        result = _broadcast(shapes)
+    else:
+        rule = _RULES.get("Reduce" if node.op_type in _REDUCTIONS else node.op_type)
+        result = None if rule is None else rule(node, list(shapes[0]))
+    if result is not None:
+        node.outputs[0].shape = ir.Shape(result)
+
+
+def _broadcast(shapes: Sequence[Sequence[Dim] | None]) -> Shape | None:
+    known = [shape for shape in shapes if shape is not None]
+    if len(known) < len(shapes):
+        return None
+    rank = max(map(len, known))
+    padded: list[list[Dim]] = [[*[1] * (rank - len(shape)), *shape] for shape in known]
+    return [_broadcast_dim(sizes) for sizes in zip(*padded, strict=True)]
+
+
+def _broadcast_dim(sizes: Sequence[Dim]) -> Dim:
+    """The size that others fit: a number above 1 if there is one, else the name that all agree on."""
+    large = {size for size in sizes if size != 1}
+    numbers = [size for size in large if isinstance(size, int)]
+    if numbers:
+        return numbers[0]
+    return (large.pop() if large else 1) if len(large) <= 1 else None
+
+
+def _axes(node: ir.Node, rank: int) -> set[int] | None:
+    listed = integers(node, 1, "axes")
+    return {axis % rank for axis in listed} if isinstance(listed, tuple) else None
+
+
+def _transpose(node: ir.Node, shape: Shape) -> Shape:
+    return [shape[axis] for axis in attribute(node, "perm", tuple(reversed(range(len(shape)))))]
+
+
+def _squeeze(node: ir.Node, shape: Shape) -> Shape | None:
+    axes = _axes(node, len(shape))
+    return None if axes is None else [size for axis, size in enumerate(shape) if axis not in axes]
+
+
+def _unsqueeze(node: ir.Node, shape: Shape) -> Shape | None:
+    listed = integers(node, 1, "axes")
+    if not isinstance(listed, tuple):
+        return None
+    rank, old = len(shape) + len(listed), iter(shape)
+    return [1 if axis in {a % rank for a in listed} else next(old) for axis in range(rank)]
+
+
+def _reduce(node: ir.Node, shape: Shape) -> Shape | None:
+    axes = _axes(node, len(shape)) if shape else set()
+    if not axes:
+        return None  # all of them, or none: the attribute noop_with_empty_axes says which
+    if attribute(node, "keepdims", 1):
+        return [1 if axis in axes else size for axis, size in enumerate(shape)]
+    return [size for axis, size in enumerate(shape) if axis not in axes]
+
+
+_RULES: dict[str, Callable[[ir.Node, Shape], Shape | None]] = {
+    "Reduce": _reduce,
+    "Squeeze": _squeeze,
+    "Transpose": _transpose,
+    "Unsqueeze": _unsqueeze,
+}
