@@ -66,8 +66,9 @@ def growing(model: ir.Model, sizes: dict[str, int], assumed: Collection[str]) ->
     """
     yield sizes
     first = {dim_name(value, 0, shape[0]) for value in _fed(model) if (shape := dims(value))}
-    for larger in _LARGER if set(assumed) - first else ():
-        yield {n: larger if n in assumed and n not in first and size < larger else size for n, size in sizes.items()}
+    short = [name for name in assumed if name not in first and sizes[name] == _OTHER]
+    for larger in _LARGER if short else ():
+        yield {name: larger if name in short else size for name, size in sizes.items()}
 
 
 def with_sizes(model: ir.Model, sizes: Mapping[str, int]) -> ir.Model:
