@@ -45,6 +45,10 @@ format: $(VENV)/test ## format the code and fix what can be fixed by itself
 coverage-table: $(VENV)/test ## write docs/coverage.md: which operators have a gradient
 	$(PY) -m tests.conformance.table
 
+.PHONY: real-models
+real-models: $(VENV)/test ## gradients of real models from packages against differences; MODELS="silero --explain"
+	$(PY) -m tests.real_models.run $(MODELS)
+
 .PHONY: bench
 bench: $(VENV)/test $(ORT_TRAINING)/created ## time training steps against PyTorch and onnxruntime-training; BENCH="--quick"
 	$(PY) -m benchmarks.run --ort-training $(ORT_TRAINING)/bin/python $(BENCH)
@@ -55,7 +59,7 @@ record-golden: $(ORT_TRAINING)/created ## record tests/golden again from onnxrun
 
 .PHONY: clean
 clean: ## remove the environment and all that was generated
-	rm -rf $(VENV) $(PEERS) out build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) .real-models out build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The files below are stamps: an environment is made again when pyproject.toml changes.

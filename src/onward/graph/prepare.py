@@ -141,7 +141,7 @@ def forget_annotations(model: ir.Model) -> None:
     """Take from a file's shapes what may be wrong; inference finds out most of it again.
 
     Some exporters write -1 or ? for a dimension that they do not know; equal ones are not equal dimensions. And where
-    an input has a dimension without a number, the numbers of results may be those of the example a model was traced with.
+    an input has a dimension without a number, the numbers of results may be those of an example that was traced.
     """
     given = [value for value in model.graph.inputs if not value.is_initializer()]
     traced = any(value.shape is None or not value.shape.is_static() for value in given)

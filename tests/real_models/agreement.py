@@ -1,0 +1,203 @@
+"""Compare the gradient of a real model with differences.
+
+The gradient is what onnxruntime computes in float32. The differences are those of the model in float64, along random
+directions of all its weights at once. A direction goes far in a weight whose gradient is small: every weight tensor
+has about the same share in the directional derivative, so that a wrong gradient of a single one is seen.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+
+import onward
+from onward.graph.finish import to_input
+from onward.graph.parameters import parameters
+from onward.graph.prepare import prepare
+from tests.real_models.float64 import evaluator
+
+Array = np.ndarray[Any, Any]
+Arrays = dict[str, Array]
+
+DIRECTIONS = 3
+STEPS = (1e-6, 1e-7, 1e-5)  # the largest change of a weight, relative to the size of its tensor's elements
+# A tensor with a smaller share than this in what all weights together do is not stretched further: float32 would show.
+LEAST_SHARE = 1e-4
+TOLERANCE = 5e-3
+
+_FLOATING = {onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
+
+
+@dataclass
+class Report:
+    """What was found out about one model."""
+
+    nodes: int
+    operators: int
+    tensors: int
+    elements: int
+    build_seconds: float
+    forward_seconds: float = float("nan")
+    gradient_seconds: float = float("nan")
+    outputs_differ: float = float("nan")
+    gradient_differs: float = float("nan")
+    moving: int = 0  # weight tensors whose gradient is not zero
+    finite: bool = True
+
+
+def check(path: Path, feeds: Arrays, *, differences: bool = True) -> Report:
+    """Build the gradient of a model file with respect to all its weights, run it, and compare it with differences."""
+    model = onnx.load(path)
+    outputs = [value.name for value in model.graph.output if value.type.tensor_type.elem_type in _FLOATING]
+    start = time.perf_counter()
+    built = onward.gradient(model, of=outputs)
+    build_seconds = time.perf_counter() - start
+    weights = _weights(path)
+    report = Report(
+        nodes=len([node for node in _nodes(model.graph) if node.op_type != "Constant"]),
+        operators=len({node.op_type for node in _nodes(model.graph)} - {"Constant"}),
+        tensors=len(weights),
+        elements=sum(value.size for value in weights.values()),
+        build_seconds=build_seconds,
+    )
+    forward = _session(model)
+    expected = dict(zip([o.name for o in forward.get_outputs()], forward.run(None, feeds), strict=True))
+    rng = np.random.default_rng(1)
+    cotangents = {name: rng.normal(size=expected[name].shape).astype(expected[name].dtype) for name in outputs}
+
+    session = _session(built)
+    names = [output.name for output in session.get_outputs()]
+    wanted = {value.name for value in session.get_inputs()}
+    given = {**feeds, **{f"{name}_grad": dy for name, dy in cotangents.items() if f"{name}_grad" in wanted}}
+    found = dict(zip(names, session.run(None, given), strict=True))
+    cotangents = {n: dy if f"{n}_grad" in wanted else np.ones_like(dy) for n, dy in cotangents.items()}
+    report.outputs_differ = max(_relative(found[name], expected[name]) for name in outputs)
+    gradients = {name: found[f"{name}_grad"] for name in weights}
+    report.moving = sum(bool(np.any(g)) for g in gradients.values())
+    report.finite = all(bool(np.isfinite(g).all()) for g in gradients.values())
+    report.forward_seconds = _seconds(lambda: forward.run(None, feeds))
+    report.gradient_seconds = _seconds(lambda: session.run(None, given))
+    if differences and report.finite:
+        loss = _loss(path, feeds, cotangents)
+        report.gradient_differs = max(
+            _disagreement(loss, weights, gradients, np.random.default_rng(seed)) for seed in range(DIRECTIONS)
+        )
+    return report
+
+
+def explain(path: Path, feeds: Arrays, worst: int = 10) -> list[tuple[float, str]]:
+    """The disagreement of each weight tensor by itself, the worst first: for whoever looks for a bug."""
+    model = onnx.load(path)
+    outputs = [value.name for value in model.graph.output if value.type.tensor_type.elem_type in _FLOATING]
+    session, rng = _session(onward.gradient(model, of=outputs)), np.random.default_rng(1)
+    shapes = {o.name: y for o, y in zip(_session(model).get_outputs(), _session(model).run(None, feeds), strict=True)}
+    cotangents = {name: rng.normal(size=shapes[name].shape).astype(shapes[name].dtype) for name in outputs}
+    wanted = {value.name for value in session.get_inputs()}
+    given = {**feeds, **{f"{name}_grad": dy for name, dy in cotangents.items() if f"{name}_grad" in wanted}}
+    cotangents = {n: dy if f"{n}_grad" in wanted else np.ones_like(dy) for n, dy in cotangents.items()}
+    found = dict(zip([o.name for o in session.get_outputs()], session.run(None, given), strict=True))
+    weights, loss = _weights(path), _loss(path, feeds, cotangents)
+    gradients = {name: found[f"{name}_grad"] for name in weights}
+    total = np.sqrt(sum(_strength(weights[name], g) ** 2 for name, g in gradients.items()))
+    results = []
+    for name in weights:
+        one = _disagreement(loss, {name: weights[name]}, {name: gradients[name]}, rng, rest=weights, total=float(total))
+        results.append((one, name))
+    return sorted(results, reverse=True)[:worst]
+
+
+def _nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    bodies = [a.g for node in graph.node for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
+    return [*graph.node, *(node for body in bodies for node in _nodes(body))]
+
+
+def _session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # wrong shapes in files are reported in each run otherwise
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def _weights(path: Path) -> Arrays:
+    prepared = prepare(path)
+    return {p.name: p.value.const_value.numpy() for p in parameters(prepared) if p.trainable and p.value.const_value}
+
+
+def _loss(path: Path, feeds: Arrays, cotangents: Mapping[str, Array]) -> Callable[[Mapping[str, Array]], float]:
+    """The weighted sum of the outputs as a function of the weights, in float64."""
+    prepared = prepare(path)
+    for parameter in parameters(prepared):
+        if parameter.trainable:
+            to_input(parameter.value)
+    prepared.graph.outputs[:] = [o for o in prepared.graph.outputs if o.name in cotangents]
+    run = evaluator(ir.to_proto(prepared))
+    names = [output.name for output in prepared.graph.outputs]
+    wide = {name: x.astype(np.float64) if x.dtype == np.float32 else x for name, x in feeds.items()}
+
+    def loss(weights: Mapping[str, Array]) -> float:
+        results = run.run(None, {**wide, **weights})
+        return sum(float(np.sum(y * cotangents[name or ""])) for name, y in zip(names, results, strict=True))
+
+    return loss
+
+
+def _strength(weight: Array, gradient: Array) -> float:
+    """How much the loss changes when every element of a weight changes by its typical size."""
+    return _typical(weight) * float(np.linalg.norm(gradient.astype(np.float64)))
+
+
+def _typical(weight: Array) -> float:
+    return float(np.sqrt(np.mean(np.square(weight, dtype=np.float64)))) or 1.0
+
+
+def _disagreement(
+    loss: Callable[[Mapping[str, Array]], float],
+    weights: Arrays,
+    gradients: Arrays,
+    rng: np.random.Generator,
+    rest: Arrays | None = None,
+    total: float | None = None,
+) -> float:
+    """|directional derivative by the gradient - by differences|, relative to what is expected of a random direction."""
+    strengths = {name: _strength(weights[name], gradients[name]) for name in weights}
+    total = float(np.sqrt(sum(s**2 for s in strengths.values()))) if total is None else total
+    reaches = {name: 1 / max(s, LEAST_SHARE * total, 1e-300) for name, s in strengths.items()}
+    directions = {
+        name: rng.normal(size=w.shape) * _typical(w) * reaches[name] / max(reaches.values())
+        for name, w in weights.items()
+    }
+    products = {name: gradients[name].astype(np.float64) * directions[name] for name in weights}
+    by_gradient = sum(float(p.sum()) for p in products.values())
+    size = float(np.sqrt(sum(float(np.square(p).sum()) for p in products.values()))) or 1.0
+    wide = {name: w.astype(np.float64) for name, w in (rest or weights).items()}
+    best = np.inf
+    for step in STEPS:
+        ahead, behind = (
+            loss({**wide, **{name: wide[name] + sign * step * d for name, d in directions.items()}}) for sign in (1, -1)
+        )
+        best = min(best, abs((ahead - behind) / (2 * step) - by_gradient) / size)
+        if best < TOLERANCE / 10:
+            break
+    return best
+
+
+def _relative(got: Array, expected: Array) -> float:
+    scale = float(np.abs(expected).max()) or 1.0
+    return float(np.abs(got.astype(np.float64) - expected).max()) / scale
+
+
+def _seconds(function: Callable[[], object]) -> float:
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)

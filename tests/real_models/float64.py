@@ -1,0 +1,529 @@
+"""Run a float32 model in float64, to take differences that rounding does not disturb.
+
+onnxruntime has no float64 kernels for convolutions and recurrent layers, so the model runs on onnx's reference
+evaluator, with operators from torch or plain numpy where that one is wrong or slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from onnx import AttributeProto, TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
+from torch.nn import functional
+
+from onward.testing.reference import GlobalMaxPool, Pad
+
+Array = np.ndarray[Any, Any]
+
+_NARROW = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+
+
+def evaluator(model: onnx.ModelProto) -> ReferenceEvaluator:
+    """An evaluator of `model` with every floating-point number in float64."""
+    return ReferenceEvaluator(in_float64(model), new_ops=_OPERATORS)
+
+
+def in_float64(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy of `model` in which every floating-point tensor has type double."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for graph in _graphs(copy.graph):
+        del graph.value_info[:]
+        for tensor in graph.initializer:
+            _widen(tensor)
+        for value in (*graph.input, *graph.output):
+            if value.type.tensor_type.elem_type in _NARROW:
+                value.type.tensor_type.elem_type = TensorProto.DOUBLE
+        for node in graph.node:
+            _widen_attributes(node)
+    return copy
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.GRAPH:
+                yield from _graphs(attribute.g)
+
+
+def _widen(tensor: onnx.TensorProto) -> None:
+    if tensor.data_type in _NARROW:
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), tensor.name))
+
+
+def _widen_attributes(node: onnx.NodeProto) -> None:
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.TENSOR:
+            _widen(attribute.t)
+        elif node.op_type == "Constant" and attribute.name in ("value_float", "value_floats"):
+            numbers = attribute.f if attribute.name == "value_float" else list(attribute.floats)
+            tensor = numpy_helper.from_array(np.array(numbers, np.float64), "")
+            attribute.CopyFrom(helper.make_attribute("value", tensor))
+        elif attribute.name in ("to", "dtype") and attribute.i in _NARROW:
+            attribute.i = TensorProto.DOUBLE
+    if node.op_type == "ConstantOfShape" and not node.attribute:
+        zero = numpy_helper.from_array(np.zeros(1), "")
+        node.attribute.append(helper.make_attribute("value", zero))
+
+
+def _tensor(x: Array | None) -> torch.Tensor | None:
+    return None if x is None else torch.from_numpy(np.require(x, requirements=["C", "W"]))
+
+
+def _pads(
+    sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], pads: Any, auto: str
+) -> list[tuple[int, int]]:
+    if auto in ("SAME_UPPER", "SAME_LOWER"):
+        found = []
+        for size, k, s, d in zip(sizes, kernel, strides, dilations, strict=True):
+            total = max((-(-size // s) - 1) * s + (k - 1) * d + 1 - size, 0)
+            small, large = total // 2, total - total // 2
+            found.append((small, large) if auto == "SAME_UPPER" else (large, small))
+        return found
+    pads = pads or [0] * 2 * len(kernel)
+    return list(zip(pads[: len(kernel)], pads[len(kernel) :], strict=True))
+
+
+def _padded(x: torch.Tensor, pads: Sequence[tuple[int, int]], value: float = 0.0) -> torch.Tensor:
+    return functional.pad(x, [side for pair in reversed(pads) for side in pair], value=value)
+
+
+class Conv(OpRun):
+    """The evaluator's own takes minutes for a real network."""
+
+    op_domain = ""
+
+    def _run(  # type: ignore[no-untyped-def]
+        self, x, w, b=None, auto_pad="NOTSET", dilations=None, group=1, kernel_shape=None, pads=None, strides=None
+    ) -> tuple[Array]:
+        n = w.ndim - 2
+        strides, dilations = strides or [1] * n, dilations or [1] * n
+        widths = _pads(x.shape[2:], w.shape[2:], strides, dilations, pads, auto_pad)
+        convolve = (functional.conv1d, functional.conv2d, functional.conv3d)[n - 1]
+        padded = _padded(torch.from_numpy(np.require(x, requirements=["C", "W"])), widths)
+        y = convolve(padded, _tensor(w), _tensor(b), tuple(strides), 0, tuple(dilations), group)
+        return (y.numpy(),)
+
+
+class ConvTranspose(OpRun):
+    """As Conv; with explicit pads only."""
+
+    op_domain = ""
+
+    def _run(  # type: ignore[no-untyped-def]
+        self,
+        x,
+        w,
+        b=None,
+        auto_pad="NOTSET",
+        dilations=None,
+        group=1,
+        kernel_shape=None,
+        output_padding=None,
+        output_shape=None,
+        pads=None,
+        strides=None,
+    ) -> tuple[Array]:
+        assert auto_pad in ("NOTSET", "VALID")
+        assert output_shape is None
+        n = w.ndim - 2
+        convolve = (functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d)[n - 1]
+        options = (tuple(strides or [1] * n), 0, tuple(output_padding or [0] * n), group, tuple(dilations or [1] * n))
+        y = convolve(_tensor(x), _tensor(w), _tensor(b), *options).numpy()
+        pads = pads or [0] * 2 * n
+        kept = [slice(pads[i], y.shape[2 + i] - pads[n + i]) for i in range(n)]
+        return (y[(slice(None), slice(None), *kept)],)
+
+
+def _ceiled(
+    sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], pads: Any
+) -> list[tuple[int, int]]:
+    """More padding at the end, for the windows that ceil_mode adds; they begin inside of the image."""
+    found = []
+    for size, k, s, d, (before, after) in zip(sizes, kernel, strides, dilations, pads, strict=True):
+        free = size + before + after - (k - 1) * d - 1
+        count = -(-free // s) + 1
+        if (count - 1) * s >= size + before:
+            count -= 1
+        found.append((before, after + max((count - 1) * s - free, 0)))
+    return found
+
+
+class MaxPool(OpRun):
+    """As Conv; without indices."""
+
+    op_domain = ""
+
+    def _run(  # type: ignore[no-untyped-def]
+        self,
+        x,
+        auto_pad="NOTSET",
+        ceil_mode=0,
+        dilations=None,
+        kernel_shape=None,
+        pads=None,
+        storage_order=0,
+        strides=None,
+    ) -> tuple[Array]:
+        n = len(kernel_shape)
+        strides, dilations = strides or [1] * n, dilations or [1] * n
+        widths = _pads(x.shape[2:], kernel_shape, strides, dilations, pads, auto_pad)
+        if ceil_mode:
+            widths = _ceiled(x.shape[2:], kernel_shape, strides, dilations, widths)
+        pool = (functional.max_pool1d, functional.max_pool2d, functional.max_pool3d)[n - 1]
+        padded = _padded(torch.from_numpy(np.require(x, requirements=["C", "W"])), widths, -np.inf)
+        return (pool(padded, tuple(kernel_shape), tuple(strides), 0, tuple(dilations)).numpy(),)
+
+
+class AveragePool(OpRun):
+    """As Conv; the average of what is inside of the image, or of the padded one."""
+
+    op_domain = ""
+
+    def _run(  # type: ignore[no-untyped-def]
+        self,
+        x,
+        auto_pad="NOTSET",
+        ceil_mode=0,
+        count_include_pad=0,
+        dilations=None,
+        kernel_shape=None,
+        pads=None,
+        strides=None,
+    ) -> tuple[Array]:
+        n = len(kernel_shape)
+        strides, dilations = strides or [1] * n, dilations or [1] * n
+        assert all(d == 1 for d in dilations)
+        inner = _pads(x.shape[2:], kernel_shape, strides, dilations, pads, auto_pad)
+        widths = _ceiled(x.shape[2:], kernel_shape, strides, dilations, inner) if ceil_mode else inner
+        pool = (functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d)[n - 1]
+        image = torch.from_numpy(np.require(x, requirements=["C", "W"]))
+        counted = torch.ones_like(image)
+        if count_include_pad:
+            counted = _padded(counted, inner, 1.0)
+            extra = [(0, outer[1] - within[1]) for outer, within in zip(widths, inner, strict=True)]
+            counted = _padded(counted, extra)
+        else:
+            counted = _padded(counted, widths)
+        total = pool(_padded(image, widths), tuple(kernel_shape), tuple(strides))
+        return ((total / pool(counted, tuple(kernel_shape), tuple(strides))).numpy(),)
+
+
+class BatchNormalization(OpRun):
+    """With running statistics; before opset 14 the evaluator's own uses those of the batch."""
+
+    op_domain = ""
+
+    def _run(self, x, scale, bias, mean, variance, epsilon=1e-5, momentum=0.9, spatial=1, training_mode=0):  # type: ignore[no-untyped-def]
+        assert not training_mode
+        factor = scale / np.sqrt(variance + epsilon)
+        shape = [1, -1] + [1] * (x.ndim - 2)
+        return (x * factor.reshape(shape) + (bias - mean * factor).reshape(shape),)
+
+
+def _sigmoid(x: Array) -> Array:
+    return 1 / (1 + np.exp(-x))
+
+
+class _Recurrent(OpRun):
+    """Default activations, any direction; the evaluator's own returns wrong shapes for two directions."""
+
+    op_domain = ""
+    _states = 1
+
+    def _run(  # type: ignore[no-untyped-def]
+        self,
+        x,
+        w,
+        r,
+        b=None,
+        sequence_lens=None,
+        initial_h=None,
+        initial_c=None,
+        p=None,
+        direction="forward",
+        hidden_size=None,
+        layout=0,
+        linear_before_reset=0,
+        activations=None,
+        activation_alpha=None,
+        activation_beta=None,
+        clip=None,
+        input_forget=0,
+    ) -> tuple[Array, ...]:
+        assert not layout
+        assert not clip
+        assert not input_forget
+        assert p is None
+        steps, batch, hidden = x.shape[0], x.shape[1], r.shape[-1]
+        lengths = np.full(batch, steps) if sequence_lens is None else np.asarray(sequence_lens)
+        b = np.zeros((w.shape[0], 2 * w.shape[1])) if b is None else b
+        zeros = np.zeros((w.shape[0], batch, hidden))
+        starts = [zeros if start is None else start for start in (initial_h, initial_c)][: self._states]
+        y = np.zeros((steps, w.shape[0], batch, hidden))
+        ends = [np.zeros((w.shape[0], batch, hidden)) for _ in starts]
+        for d in range(w.shape[0]):
+            backward = direction == "reverse" or d == 1
+            states = [start[d] for start in starts]
+            for t in reversed(range(steps)) if backward else range(steps):
+                new = self._step(x[t] @ w[d].T, r[d], *np.split(b[d], 2), states, linear_before_reset)
+                alive = (t < lengths)[:, None]
+                states = [np.where(alive, after, before) for after, before in zip(new, states, strict=True)]
+                y[t, d] = np.where(alive, states[0], 0)
+            for end, state in zip(ends, states, strict=True):
+                end[d] = state
+        return (y, *ends)
+
+    def _step(self, xw, r, wb, rb, states, linear_before_reset):  # type: ignore[no-untyped-def]
+        raise NotImplementedError
+
+
+class LSTM(_Recurrent):
+    """Gates in the order i, o, f, c."""
+
+    _states = 2
+
+    def _step(self, xw, r, wb, rb, states, linear_before_reset):  # type: ignore[no-untyped-def]
+        h, c = states
+        i, o, f, g = np.split(xw + h @ r.T + wb + rb, 4, axis=-1)
+        c = _sigmoid(f) * c + _sigmoid(i) * np.tanh(g)
+        return [_sigmoid(o) * np.tanh(c), c]
+
+
+class GRU(_Recurrent):
+    """Gates in the order z, r, h."""
+
+    def _step(self, xw, r, wb, rb, states, linear_before_reset):  # type: ignore[no-untyped-def]
+        (h,) = states
+        size = h.shape[-1]
+        xz, xr, xh = np.split(xw + wb, 3, axis=-1)
+        bz, br, bh = np.split(rb, 3)
+        z = _sigmoid(xz + h @ r[:size].T + bz)
+        reset = _sigmoid(xr + h @ r[size : 2 * size].T + br)
+        rh = r[2 * size :]
+        inner = reset * (h @ rh.T + bh) if linear_before_reset else (reset * h) @ rh.T + bh
+        return [(1 - z) * np.tanh(xh + inner) + z * h]
+
+
+class Loop(OpRun):
+    """The evaluator's own joins scan outputs instead of stacking them, and lets outer values hide states."""
+
+    op_domain = ""
+
+    def need_context(self) -> bool:
+        return True
+
+    def _run(self, count, condition, *states, context=None, body=None, attributes=None, bindings=None):  # type: ignore[no-untyped-def]
+        names, kept = self.body.input_names, len(states)
+        stacks: list[list[Array]] = [[] for _ in self.body.output_names[1 + kept :]]
+        outer = {name: value for name, value in (context or {}).items() if name not in names}
+        going, t = condition is None or bool(np.all(condition)), 0
+        while going and (count is None or t < int(np.reshape(count, ()))):
+            given = dict(zip(names, [np.array(t, np.int64), np.array(True), *states], strict=True))
+            results = self._run_body({**outer, **given}, attributes=attributes)
+            going, states = bool(np.all(results[0])), results[1 : 1 + kept]
+            for stack, element in zip(stacks, results[1 + kept :], strict=True):
+                stack.append(element)
+            t += 1
+        return (*states, *(np.stack(stack) for stack in stacks))
+
+
+class Resize(OpRun):
+    """Nearest and linear, an axis at a time; the evaluator's own visits every element."""
+
+    op_domain = ""
+
+    def _run(  # type: ignore[no-untyped-def]
+        self,
+        x,
+        *inputs,
+        mode="nearest",
+        coordinate_transformation_mode="half_pixel",
+        nearest_mode="round_prefer_floor",
+        cubic_coeff_a=None,
+        exclude_outside=None,
+        extrapolation_value=None,
+        antialias=0,
+        axes=None,
+        keep_aspect_ratio_policy=None,
+    ) -> tuple[Array]:
+        assert mode in ("nearest", "linear")
+        assert not antialias
+        assert axes is None
+        scales, sizes = (inputs[1] if len(inputs) > 1 else inputs[0]), (inputs[2] if len(inputs) > 2 else None)
+        given = sizes is not None and len(sizes) > 0
+        for axis in range(x.ndim):
+            old = x.shape[axis]
+            new = int(sizes[axis]) if given else int(np.floor(old * scales[axis]))
+            scale = new / old if given else float(scales[axis])
+            if new == old and scale == 1:
+                continue
+            at = _origins(np.arange(new), scale, old, new, coordinate_transformation_mode)
+            if mode == "nearest":
+                x = np.take(x, np.clip(_rounded(at, nearest_mode), 0, old - 1), axis=axis)
+                continue
+            low = np.floor(np.clip(at, 0, old - 1)).astype(int)
+            part = np.reshape(np.clip(at, 0, old - 1) - low, [-1 if i == axis else 1 for i in range(x.ndim)])
+            high = np.minimum(low + 1, old - 1)
+            x = (1 - part) * np.take(x, low, axis=axis) + part * np.take(x, high, axis=axis)
+        return (x,)
+
+
+def _origins(places: Array, scale: float, old: int, new: int, mode: str) -> Array:
+    if mode == "asymmetric":
+        return places / scale
+    if mode == "align_corners":
+        return places * (old - 1) / max(new - 1, 1)
+    if mode == "pytorch_half_pixel" and new == 1:
+        return np.zeros(1)
+    assert mode in ("half_pixel", "pytorch_half_pixel")
+    return (places + 0.5) / scale - 0.5
+
+
+def _rounded(at: Array, mode: str) -> Array:
+    rounding = {
+        "floor": np.floor,
+        "ceil": np.ceil,
+        "round_prefer_floor": lambda a: np.ceil(a - 0.5),
+        "round_prefer_ceil": lambda a: np.floor(a + 0.5),
+    }
+    return np.asarray(rounding[mode](at)).astype(int)
+
+
+class Upsample(Resize):
+    """The older name; its coordinates are asymmetric."""
+
+    def _run(self, x, scales, mode="nearest"):  # type: ignore[no-untyped-def]
+        options = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+        return Resize._run(self, x, None, scales, mode=mode, **options)
+
+
+class STFT(OpRun):
+    """Real signals, with or without their last axis; the evaluator's own knows one of the two forms."""
+
+    op_domain = ""
+
+    def _run(self, signal, step, window=None, length=None, onesided=1):  # type: ignore[no-untyped-def]
+        signal = signal.reshape(signal.shape[:2])
+        size, step = len(window) if length is None else int(length), int(step)
+        places = np.arange(0, signal.shape[1] - size + 1, step)[:, None] + np.arange(size)
+        frames = signal[:, places] * (1 if window is None else window)
+        spectrum = np.fft.rfft(frames) if onesided else np.fft.fft(frames)
+        return (np.stack([spectrum.real, spectrum.imag], axis=-1),)
+
+
+class OneHot(OpRun):
+    """The evaluator's own takes no depth of one element."""
+
+    op_domain = ""
+
+    def _run(self, indices, depth, values, axis=-1):  # type: ignore[no-untyped-def]
+        count = int(np.reshape(depth, ()))
+        places = np.expand_dims(np.mod(indices, count), axis)
+        shape = [1] * places.ndim
+        shape[axis] = count
+        return (np.where(places == np.arange(count).reshape(shape), values[1], values[0]),)
+
+
+def _places(shape: Sequence[int], axis: int, indices: Array, size: int) -> tuple[Array, ...]:
+    places = [np.broadcast_to(place, shape) for place in np.ogrid[tuple(slice(n) for n in shape)]]
+    places[axis] = np.where(indices < 0, indices + size, indices)
+    return tuple(places)
+
+
+class GatherElements(OpRun):
+    """The evaluator's own takes indices of the shape of the data only."""
+
+    op_domain = ""
+
+    def _run(self, x, indices, axis=0):  # type: ignore[no-untyped-def]
+        return (x[_places(indices.shape, axis, indices, x.shape[axis])],)
+
+
+class ScatterElements(OpRun):
+    """As GatherElements."""
+
+    op_domain = ""
+
+    def _run(self, x, indices, updates, axis=0, reduction=None):  # type: ignore[no-untyped-def]
+        y = x.copy()
+        places = _places(indices.shape, axis, indices, x.shape[axis])
+        if reduction in (None, "none", b"none"):
+            y[places] = updates
+        else:
+            {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}[reduction].at(y, places, updates)
+        return (y,)
+
+
+class Scan(OpRun):
+    """The evaluator's own knows the first axis only."""
+
+    op_domain = ""
+
+    def need_context(self) -> bool:
+        return True
+
+    def _run(  # type: ignore[no-untyped-def]
+        self,
+        *inputs,
+        context=None,
+        body=None,
+        num_scan_inputs=None,
+        scan_input_axes=None,
+        scan_input_directions=None,
+        scan_output_axes=None,
+        scan_output_directions=None,
+        attributes=None,
+        bindings=None,
+    ):
+        names, kept = self.body.input_names, len(inputs) - num_scan_inputs
+        states, scanned = list(inputs[:kept]), list(inputs[kept:])
+        outer = {name: value for name, value in (context or {}).items() if name not in names}
+        slices = [
+            np.flip(np.moveaxis(x, axis, 0), 0) if backward else np.moveaxis(x, axis, 0)
+            for x, axis, backward in zip(
+                scanned,
+                scan_input_axes or [0] * len(scanned),
+                scan_input_directions or [0] * len(scanned),
+                strict=True,
+            )
+        ]
+        stacks: list[list[Array]] = [[] for _ in self.body.output_names[kept:]]
+        for parts in zip(*slices, strict=True):
+            given = dict(zip(names, [*states, *parts], strict=True))
+            results = self._run_body({**outer, **given}, attributes=attributes)
+            states = list(results[:kept])
+            for stack, element in zip(stacks, results[kept:], strict=True):
+                stack.append(element)
+        axes = scan_output_axes or [0] * len(stacks)
+        directions = scan_output_directions or [0] * len(stacks)
+        ordered = [stack[::-1] if d else stack for stack, d in zip(stacks, directions, strict=True)]
+        return (*states, *(np.stack(stack, axis) for stack, axis in zip(ordered, axes, strict=True)))
+
+
+_OPERATORS = [
+    AveragePool,
+    BatchNormalization,
+    Conv,
+    ConvTranspose,
+    GRU,
+    GatherElements,
+    GlobalMaxPool,
+    LSTM,
+    Loop,
+    MaxPool,
+    OneHot,
+    Pad,
+    Resize,
+    STFT,
+    Scan,
+    ScatterElements,
+    Upsample,
+]
