@@ -25,6 +25,7 @@ from onward.graph.prepare import ModelLike, prepare
 from onward.graph.shapes import is_floating, static_shape, static_size
 from onward.graph.upgrade import in_lowest_opset, upgrade
 from onward.signature import METADATA_KEY, Role, Signature
+from onward.training.forms import choose_forms
 from onward.training.labels import check_labels
 from onward.training.lowering import lower
 from onward.training.modes import keep_empty_training_mode, switch_to_evaluation, update_running_statistics
@@ -94,18 +95,19 @@ def _split(forward: ir.Model, names: list[str], frozen: set[str], targets: set[s
     op = Builder(graph, model.opset_imports[""])
     users = {value.name or "": _user_role(value, targets) for value in graph.inputs}
     random = draw_explicitly(op)
-    simplify(op)
-    nodes = set(graph)
     outputs = {value.name or "": Role.OUTPUT if index else Role.LOSS for index, value in enumerate(graph.outputs)}
     loss = graph.outputs[0]
     assert loss.dtype is not None
+    statistics = update_running_statistics(op)
+    simplify(op)
+    choose_forms(model, op, names)
+    nodes = set(graph)
 
     seed = op.constant(np.ones(static_shape(loss) or ()), loss.dtype)
     wanted = [*(name for name in users if name in names), *parameters]
     gradients = gradients_of(op, {loss: seed}, wanted) if wanted else {}
     for name in parameters:
         to_input(graph.initializers[name])
-    statistics = update_running_statistics(op)
     make_way(op, [f"{name}{suffix}" for name in wanted for suffix in (GRADIENT, BUFFER, ACCUMULATED)])
     buffers = {_add_buffer(graph, value): gradient for value, gradient in gradients.items()}
     reset = ir.Value(name=RESET, type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([1]))

@@ -22,6 +22,7 @@ from onward.losses import Loss
 from onward.optim import Optimizer
 from onward.optim import get as get_optimizer
 from onward.signature import METADATA_KEY, Role, Signature
+from onward.training.forms import choose_forms
 from onward.training.labels import check_labels
 from onward.training.loss import attach_loss
 from onward.training.lowering import lower
@@ -85,11 +86,13 @@ def _step(
     rate = _add_scalar(graph, LEARNING_RATE, ir.DataType.FLOAT)
     number = _add_scalar(graph, STEP, ir.DataType.INT64)
     random = draw_explicitly(op, number, seed)
-    simplify(op)
-    nodes = set(graph)
     outputs = {value.name or "": Role.OUTPUT if index else Role.LOSS for index, value in enumerate(graph.outputs)}
     loss_output = graph.outputs[0]
     assert loss_output.dtype is not None
+    statistics = update_running_statistics(op, defaults=True)
+    simplify(op)
+    choose_forms(model, op, names)
+    nodes = set(graph)
 
     one = op.constant(np.ones(static_shape(loss_output) or ()), loss_output.dtype)
     gradients = gradients_of(op, {loss_output: one}, names)
@@ -112,7 +115,6 @@ def _step(
             links[f"{name}{UPDATED}"] = name
             publish(new, f"{name}{UPDATED}", graph)
         links.update({value.name or "": parameter.name or "" for value in slots.values()})
-    statistics = update_running_statistics(op, defaults=True)
     signature = Signature(
         "step",
         inputs={

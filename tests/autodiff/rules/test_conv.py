@@ -35,6 +35,7 @@ CONV = {
     "depthwise": ([2, 3, 4, 4], [3, 1, 3, 3], 3, {"group": 3, "pads": [1, 1, 1, 1]}),
     "depthwise, wide pads": ([1, 2, 3, 3], [2, 1, 2, 2], None, {"group": 2, "pads": [2, 1, 2, 1]}),
     "depthwise, stride": ([2, 2, 4, 5], [2, 1, 3, 3], 2, {"group": 2, "strides": [2, 2], "pads": [1, 1, 1, 1]}),
+    "depthwise, dilations": ([2, 2, 5, 4], [2, 1, 2, 3], None, {"group": 2, "dilations": [2, 1], "strides": [1, 2]}),
     "depthwise, two filters a channel": ([1, 2, 5], [4, 1, 3], 4, {"group": 2, "dilations": [2], "pads": [2, 2]}),
     "VALID": ([1, 1, 5, 4], [2, 1, 2, 3], None, {"auto_pad": "VALID", "strides": [2, 1]}),
     "SAME_UPPER": ([1, 2, 5, 4], [2, 2, 2, 4], None, {"auto_pad": "SAME_UPPER"}),

@@ -10,10 +10,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import onnx_ir as ir
 
 from onward.autodiff.registry import vjp
-from onward.autodiff.rules.window import Window, fit, reach, slide_back, spatial, spatial_shape, window_of
+from onward.autodiff.rules.window import Window, fit, known_sizes, reach, slide_back, spatial, spatial_shape, window_of
 from onward.graph.builder import Builder
 from onward.graph.nodes import attribute
 from onward.graph.shapes import Dim, dims, rank, static_shape
@@ -23,6 +24,9 @@ Row = Sequence[ir.Value | None]
 # A weight gradient by slices takes one slice of the data for each place of the kernel; with more of them than this it
 # is slower than a convolution (3 x 3: about 2 times faster, 7 x 7: 4 times slower).
 _MOST_SLICES = 9
+# Products of rows take time by the width of the image, and copy the image for each row of the filter. Within these
+# limits they are 2 to 3 times faster than a convolution with a group for each channel.
+_WIDEST_ROW, _MOST_ROWS = 64, 7
 
 
 @vjp("Conv")
@@ -133,6 +137,10 @@ def _weight_gradient(
         beyond = window.beyond(spatial(like, n), spatial(y, n))
         if _is_pointwise(window) or None not in beyond:
             return _by_matrix_product(op, x, dy, w, window, y, beyond)
+    if n == 2 and shape is not None and shape[:2] == (group, 1) and shape[2] <= _MOST_ROWS:
+        sizes, counts = known_sizes(spatial(like, n)), known_sizes(spatial(y, n))
+        if window.start is None and sizes and counts and max(sizes[1], counts[1]) <= _WIDEST_ROW:
+            return _by_row_products(op, x, dy, w, window, sizes, counts)
     if window.start is not None:
         x, window = fit(op, x, like, window, y, w)
         return _by_convolution(op, x, dy, w, window, (None,) * n, group)
@@ -158,6 +166,30 @@ def _by_matrix_product(
     if places > 1:
         product = op.Transpose(op.Reshape(product, [outputs, places, channels]), perm=[0, 2, 1])
     return op.reshape_like(product, w)
+
+
+def _by_row_products(
+    op: Builder, x: ir.Value, dy: ir.Value, w: ir.Value, window: Window, sizes: list[int], counts: list[int]
+) -> ir.Value:
+    """For one filter a channel: the rows that a row of the filter reads, transposed, times the rows of dy.
+
+    A product `[W, OW]` for each channel and row of the filter has what every pair of columns contributes; each place of
+    the row takes the sum over the pairs that are that far apart.
+    """
+    (channels, _, places, across), (height, width), (rows, columns) = static_shape(w) or (), sizes, counts
+    read = np.arange(rows)[:, None] * window.strides[0] - window.before[0] + np.arange(places) * window.dilations[0]
+    # One row of zeros stands for all that lie outside.
+    padded = op.Transpose(op.Pad(x, [0, 0, 0, 0, 0, 0, 1, 0]), perm=[1, 0, 2, 3])
+    read = np.where((read < 0) | (read >= height), height, read)
+    left = op.Reshape(op.Gather(padded, read.reshape(-1), axis=2), [channels, -1, places * width])
+    right = op.Reshape(op.Transpose(dy, perm=[1, 0, 2, 3]), [channels, -1, columns])
+    products = op.MatMul(op.Transpose(left, perm=[0, 2, 1]), right)
+    column = (
+        np.arange(columns)[:, None] * window.strides[1] - window.before[1] + np.arange(across) * window.dilations[1]
+    )
+    pairs = (np.arange(width)[:, None, None] == column).reshape(width * columns, across)
+    dw = op.MatMul(op.Reshape(products, [channels, places, width * columns]), op.constant(pairs, x.dtype))
+    return op.reshape_like(dw, w)
 
 
 def _joined(op: Builder, values: list[ir.Value], axis: int) -> ir.Value:

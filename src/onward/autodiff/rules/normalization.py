@@ -91,8 +91,9 @@ def _batch_training(
     x, scale = node.inputs[:2]
     axes = [0, *range(2, rank(x))]
     wide = _wide(op, x)
-    groups, number = _groups(op, node, wide, axes), _count(op, x, axes, wide.dtype)
     momentum = attribute(node, "momentum", 0.9)
+    groups = _groups(op, node, wide, axes) if momentum else _groups_of_batch(op, node, wide, axes)
+    number = _count(op, x, axes, wide.dtype)
     terms: list[ir.Value] = []
     dscale = dbias = dmean = dvar = None
     if dy is not None:
@@ -109,6 +110,14 @@ def _batch_training(
         terms.append(groups.center * _per_channel(op, share, x))
         dvar = drunning_var * momentum
     return _in_types_of(op, node, _sum(op, terms), dscale, dbias, dmean, dvar)
+
+
+def _groups_of_batch(op: Builder, node: ir.Node, wide: ir.Value, axes: list[int]) -> _Groups:
+    """Where momentum is 0, the running statistics that the node returns are those of the batch."""
+    outputs = (op.cast(op.forward_output(node, index), wide.dtype) for index in (1, 2))
+    mean, variance = (_per_channel(op, output, node.inputs[0]) for output in outputs)
+    inv = op.Reciprocal(op.Sqrt(variance + attribute(node, "epsilon", 1e-5)))
+    return _Groups(axes, wide - mean, inv)
 
 
 def _in_types_of(op: Builder, node: ir.Node, *cotangents: ir.Value | None) -> Row:

@@ -62,6 +62,12 @@ def spatial(x: ir.Value, n: int) -> tuple[Dim, ...]:
     return (None,) * n if known is None else known[2:]
 
 
+def known_sizes(sizes: Sequence[Dim]) -> list[int] | None:
+    """Sizes as integers, None where not all are known."""
+    known = [size for size in sizes if isinstance(size, int)]
+    return known if len(known) == len(sizes) else None
+
+
 def spatial_shape(op: Builder, x: ir.Value) -> ir.Value:
     """The spatial sizes of x at run time, int64 `[n]`."""
     sizes = (dims(x) or (None,))[2:]

@@ -12,15 +12,16 @@ import onnx_ir as ir
 
 from onward.graph.builder import Builder
 from onward.graph.replacement import Replacement, replace_node
-from onward.training.lowering import losses, masks, reductions, slices
+from onward.training.lowering import losses, masks, pooling, reductions, slices
 
 _LOWERINGS: dict[str, Replacement] = {"SoftmaxCrossEntropyLoss": losses.softmax_cross_entropy}
 # Of nodes that we have written ourselves.
 _BACKWARD_LOWERINGS: dict[str, Replacement] = {
     "Add": slices.tiles,
     "ReduceSum": reductions.sum_of_rows,
+    "ScatterElements": pooling.scattered_maximum,
     "Sum": slices.tiles,
-    "Where": masks.relu_mask,
+    "Where": masks.mask,
 }
 
 

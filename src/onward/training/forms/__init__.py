@@ -1,0 +1,40 @@
+"""Other forms of forward nodes, chosen before differentiating: then their gradients have the better form too.
+
+Values are preserved up to rounding; every test also passes without. Only nodes between trainable parameters and the
+loss change: onnxruntime folds and fuses the others by itself, and graphs for evaluation stay as people wrote them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import onnx_ir as ir
+
+from onward.autodiff.sweep import differentiable_path
+from onward.graph.builder import Builder
+from onward.graph.replacement import Replacement, replace_node
+from onward.graph.shapes import infer_shapes
+from onward.training.forms.depthwise import depthwise_convolution
+from onward.training.forms.pooling import maximum
+from onward.training.forms.statistics import batch_normalization
+
+_FORMS: dict[str, Replacement] = {
+    "BatchNormalization": batch_normalization,
+    "Conv": depthwise_convolution,
+    "MaxPool": maximum,
+}
+
+
+def choose_forms(model: ir.Model, op: Builder, trainable: Collection[str]) -> None:
+    """Replace nodes of `model` on the way from trainable parameters to the loss, its first output, in place."""
+    graph = model.graph
+    values = [value for value in (*graph.inputs, *graph.initializers.values()) if value.name in trainable]
+    path, carrying = differentiable_path(graph, values, graph.outputs[:1])
+    before = len(graph)
+    for node in path:
+        form = _FORMS.get(node.op_type) if node.domain == "" else None
+        # Frozen weights are folded and packed by onnxruntime when it loads the model.
+        if form is not None and (len(node.inputs) == 1 or any(value in carrying for value in node.inputs[1:])):
+            replace_node(op, node, form)
+    if len(graph) != before:
+        infer_shapes(model)  # rules ask for the shapes of what was emitted

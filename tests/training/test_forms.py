@@ -1,0 +1,105 @@
+"""Training graphs in other forms compute what those of the rules do: results, gradients and running statistics."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from onnx import numpy_helper
+
+from onward.testing import run_on_runtime
+from onward.training import split as splitting
+
+RNG = np.random.default_rng(0)
+
+
+def parameter(name, *shape, low=-1.0):
+    return numpy_helper.from_array(RNG.uniform(low, 1, shape).astype(np.float32), name)
+
+
+def model(text, *parameters):
+    """A graph from x to loss over a batch of any size."""
+    proto = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]> {text}""")
+    proto.graph.initializer.extend(parameters)
+    onnx.checker.check_model(proto, full_check=True)
+    return proto
+
+
+def depthwise(attributes, height=5, width=6, bias=True):
+    text = f"""net (float[N,3,{height},{width}] x) => (float loss) {{
+        y = Conv<group=3, {attributes}>(x, w{", b" if bias else ""})
+        z = Tanh(y)
+        s = Mul(z, z)
+        loss = ReduceSum<keepdims=0>(s)
+    }}"""
+    return model(text, parameter("w", 3, 1, 3, 2), *([parameter("b", 3)] if bias else [])), (2, 3, height, width)
+
+
+def normalized():
+    text = """net (float[N,2,4,5] x) => (float loss) {
+        c = Conv<pads=[1,1,1,1]>(x, w)
+        n, running_mean, running_var = BatchNormalization<training_mode=1, momentum=0.8>(c, scale, bias, mean, var)
+        y = Clip(n, low, high)
+        d = Conv(y, v)
+        s = Mul(d, d)
+        loss = ReduceSum<keepdims=0>(s)
+    }"""
+    low, high = (numpy_helper.from_array(np.float32(value), name) for value, name in ((0, "low"), (0.5, "high")))
+    weights = [parameter("w", 3, 2, 3, 3), parameter("v", 2, 3, 1, 1), low, high]
+    statistics = [parameter(name, 3, low=0.5) for name in ("scale", "bias", "mean", "var")]
+    return model(text, *weights, *statistics), (3, 2, 4, 5)
+
+
+def pooled(kernel, height, width, activation="Relu"):
+    rows, columns = kernel
+    text = f"""net (float[N,2,{height},{width}] x) => (float loss) {{
+        c = Conv(x, w)
+        a = {activation}(c)
+        p = MaxPool<kernel_shape=[{rows},{columns}], strides=[{rows},{columns}]>(a)
+        t = Tanh(p)
+        s = Mul(t, t)
+        loss = ReduceSum<keepdims=0>(s)
+    }}"""
+    return model(text, parameter("w", 4, 2, 1, 1)), (2, 2, height, width)
+
+
+CASES = {
+    "depthwise": (depthwise("pads=[1,0,1,1]"), {"MatMul"}, {"Conv"}),
+    "depthwise, stride": (depthwise("pads=[1,1,1,0], strides=[2,1]", bias=False), {"MatMul"}, {"Conv"}),
+    "depthwise, dilations": (depthwise("dilations=[2,3], strides=[1,2]"), {"MatMul"}, {"Conv"}),
+    "depthwise, same": (depthwise('auto_pad="SAME_LOWER"'), {"MatMul"}, {"Conv"}),
+    "depthwise, large": (depthwise("pads=[1,1,1,1]", height=12, width=12), {"Conv"}, {"Tile"}),
+    "normalisation, Clip": (normalized(), {"Gemm"}, {"ReduceMean", "Where"}),
+    "maxima": (pooled((2, 3), 4, 6), {"HardSigmoid"}, {"ScatterElements"}),
+    "maxima, no Relu": (pooled((3, 1), 6, 5, "Identity"), {"MatMul"}, {"ScatterElements"}),
+    "maxima, a rest": (pooled((2, 2), 5, 4), {"ScatterElements"}, {"Tile"}),
+}
+
+
+def split(proto):
+    trainable = [tensor.name for tensor in proto.graph.initializer if tensor.name not in ("mean", "var", "low", "high")]
+    return splitting.split(proto, trainable=trainable, frozen=["mean", "var"]).training
+
+
+@pytest.mark.parametrize(("case", "new", "gone"), CASES.values(), ids=CASES)
+def test_forms(case, new, gone, monkeypatch):
+    proto, shape = case
+    lowered = split(proto)
+    monkeypatch.setattr(splitting, "choose_forms", lambda *_: None)
+    monkeypatch.setattr(splitting, "lower", lambda *_: None)
+    plain = split(proto)
+    operators = {node.op_type for node in lowered.graph.node if not node.name.startswith("accumulate")}
+    assert new <= operators
+    assert not gone & operators
+    # Many windows have several largest elements: the first gets the gradient.
+    feeds = {"x": RNG.integers(-2, 3, shape).astype(np.float32), "lazy_reset_grad": np.array([True])}
+    for tensor in proto.graph.initializer:
+        array = numpy_helper.to_array(tensor)
+        feeds |= {tensor.name: array, f"{tensor.name}_grad.accumulation.buffer": np.zeros_like(array)}
+    wanted = {value.name for value in plain.graph.input}
+    feeds = {name: array for name, array in feeds.items() if name in wanted}
+    expected, got = run_on_runtime(plain, feeds), run_on_runtime(lowered, feeds)
+    assert got.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_allclose(got[name], array, rtol=1e-4, atol=1e-5, err_msg=name)
