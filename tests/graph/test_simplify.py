@@ -133,3 +133,27 @@ def test_a_sequence_of_unknown_length_stays():
             y = SequenceAt(s, zero)
         }""")
     assert operators(model) == ["SplitToSequence", "SequenceAt"]
+
+
+def test_known_sizes_of_a_symbolic_shape_are_numbers():
+    model = model_from("""
+        g (float[N, 12] x) => (float y)
+        <int64 zero = {0}, int64 one = {1}, int64 four = {4}, int64[1] axis = {0},
+         int64[1] first = {1}, int64[1] last = {2}>
+        {
+            shape = Shape(x)
+            batch = Gather<axis = 0>(shape, zero)
+            width = Gather<axis = 0>(shape, one)
+            head = Div(width, four)
+            tail = Slice(shape, first, last)
+            a = Unsqueeze(batch, axis)
+            b = Unsqueeze(head, axis)
+            c = Div(tail, b)
+            target = Concat<axis = 0>(a, b, c)
+            y = Reshape(x, target)
+        }""")
+    del model.graph.output[0].type.tensor_type.shape.dim[:]
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    prepared = prepare(model)
+    assert [node.op_type for node in prepared.graph] == ["Shape", "Gather", "Unsqueeze", "Concat", "Reshape"]
+    assert dims(prepared.graph[-1].outputs[0]) == ("N", 3, 4)

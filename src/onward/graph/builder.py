@@ -179,6 +179,8 @@ class Builder(Emitter):
             return x
         if wide is None or narrow is None:
             return self._sum_to_unknown_rank(x, target)
+        if x.shape is None:
+            x.shape = ir.Shape(wide)  # those who come later may want to know, too
         extra = len(wide) - len(narrow)
         leading = list(range(extra))
         stretched = [axis + extra for axis, dim in enumerate(narrow) if dim == 1 and wide[axis + extra] != 1]

@@ -18,7 +18,7 @@ from onnx.reference import ReferenceEvaluator
 
 from onward.graph.nodes import attribute, constant_of, subgraphs
 from onward.graph.parameters import is_baked_scalar
-from onward.graph.shapes import is_floating, static_shape, static_size
+from onward.graph.shapes import dims, is_floating, static_shape, static_size
 
 _FOLDABLE = frozenset(
     """Abs Add And Cast Ceil Clip Concat ConstantOfShape Div Equal Expand Flatten Floor Gather GatherElements GatherND
@@ -28,6 +28,9 @@ _FOLDABLE = frozenset(
 )
 # Their result can be much larger than what they are computed from.
 _GROWING = frozenset({"ConstantOfShape", "Expand", "Range", "Tile"})
+# Take elements of a shape as they are.
+_SELECTIONS = ("Gather", "Slice")
+_UNKNOWN = -(2**62)  # stands for a size that is not known; never that of a tensor
 _LARGEST = 1024  # elements; shapes, axes, pads and splits are far smaller, masks and tables are not worth storing
 
 
@@ -68,6 +71,8 @@ def _evaluate(node: ir.Node, opset: int, computed: dict[ir.Value, np.ndarray]) -
     if node.op_type in _GROWING and (static_size(node.outputs[0]) or _LARGEST + 1) > _LARGEST:
         return None
     arrays = [None if x is None else computed.get(x, _leaf(x)) for x in node.inputs]
+    if node.op_type in _SELECTIONS and arrays[0] is None:
+        arrays[0] = _partial_shape(node.inputs[0])
     if any(x is not None and array is None for x, array in zip(node.inputs, arrays, strict=True)):
         return None
     if node.op_type == "Div" and any(array is not None and np.any(array < 0) for array in arrays):
@@ -80,7 +85,20 @@ def _evaluate(node: ir.Node, opset: int, computed: dict[ir.Value, np.ndarray]) -
     arrays_out = [np.asarray(result) for result in results]
     pairs = zip(node.outputs, arrays_out, strict=True)
     fits = all(output.dtype.numpy() == array.dtype and array.size <= _LARGEST for output, array in pairs)  # type: ignore[union-attr]
-    return arrays_out if fits else None
+    known = not any(array.dtype == np.int64 and np.any(array == _UNKNOWN) for array in arrays_out)
+    return arrays_out if fits and known else None
+
+
+def _partial_shape(value: ir.Value | None) -> np.ndarray | None:
+    """What a Shape node returns, where some sizes are known: one of those may be all that is wanted."""
+    node = None if value is None else value.producer()
+    if node is None or node.op_type != "Shape" or node.domain or node.inputs[0] is None:
+        return None
+    sizes = dims(node.inputs[0])
+    if sizes is None:
+        return None
+    numbers = [size if isinstance(size, int) else _UNKNOWN for size in sizes]
+    return np.array(numbers[attribute(node, "start", 0) : attribute(node, "end", len(numbers))], np.int64)
 
 
 def _shape_or_size(node: ir.Node) -> list[np.ndarray] | None:
