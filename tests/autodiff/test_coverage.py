@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onward.autodiff.coverage import coverage
+from onward.autodiff.coverage import contrib_coverage, coverage
 from onward.autodiff.registry import nondifferentiable_operators, operators_with_rules
 
 
@@ -23,3 +23,15 @@ def test_only_operators_of_the_opset_asked_for() -> None:
 
 def test_no_operator_is_declared_twice() -> None:
     assert not operators_with_rules() & nondifferentiable_operators()
+
+
+def test_operators_of_onnxruntime() -> None:
+    found = contrib_coverage()
+    assert found["Gelu"] == ("rewritten", "")
+    assert found["Attention"] == (
+        "rewritten",
+        "`do_rotary` other than 0; `past_present_share_buffer` other than 0; input `past_sequence_length`",
+    )
+    way, remedy = found["DynamicQuantizeMatMul"]
+    assert way == "refused"
+    assert "before it was quantised" in remedy

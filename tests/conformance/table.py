@@ -10,7 +10,7 @@ from pathlib import Path
 
 import onnx
 
-from onward.autodiff.coverage import Way, coverage
+from onward.autodiff.coverage import Way, contrib_coverage, coverage
 from onward.graph.opsets import accepted_by_runtime
 from tests.conformance.cases import sweep
 from tests.conformance.exceptions import exceptions, pattern_for
@@ -40,6 +40,7 @@ def text() -> str:
         word = WORDS[ways[operator]] if operator in ways else f"newer than opset {newest}: only its function body"
         proved = f"{len(mine) - len(listed)} of {len(mine)}" if mine else ""
         rows.append(f"| {operator} | {word} | {proved} |")
+    contrib = [f"| {name} | {way} | {remark} |" for name, (way, remark) in contrib_coverage().items()]
     counts = Counter(ways.values())
     summary = ", ".join(f"{counts[way]} {word}" for way, word in WORDS.items())
     total = sum(len(mine) for mine in cases.values())
@@ -64,6 +65,19 @@ and whose gradient agrees with differences: {proved_total} of {total}. Operators
 | Operator | Gradient | Proved |
 |---|---|---|
 {chr(10).join(rows)}
+
+## onnxruntime's own operators
+
+onnxruntime's optimizers and tools write operators of the domain `com.microsoft` into a model (and
+SimplifiedLayerNormalization, and LayerNormalization of old opsets, into the default one). They are **rewritten** to
+standard ones before the model is differentiated, so that training graphs are standard; the tests compare each with
+onnxruntime's kernel, or with torch where the CPU has none. What is **refused**, or used in a way that is not supported,
+may stay in the part of a model that no derivative passes; else the error names the node and the reason. An operator
+that is not listed is treated as any other without a rule.
+
+| Operator | Gradient | Not supported, or what to do instead |
+|---|---|---|
+{chr(10).join(contrib)}
 
 ## Cases that are not proved
 

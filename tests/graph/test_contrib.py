@@ -327,6 +327,36 @@ def test_matmul_n_bits(bits: int, k: int, zero_points: str) -> None:
     check_rewriting("MatMulNBits", inputs, opset=17, accuracy_level=1, **settings)
 
 
+@pytest.mark.parametrize("zero_points", [False, True])
+@pytest.mark.parametrize("kind", ["uint8", "int4", "uint4"])
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_gather_block_quantized(kind: str, bits: int, zero_points: bool) -> None:
+    if kind != "uint8" and bits != 4:
+        pytest.skip("a type of four bits")
+    random, rows, block, blocks = np.random.default_rng(0), 5, 16, 2
+    tensors = {}
+    if kind == "uint8":
+        tensors["x0"] = numpy_helper.from_array(_bytes(random, rows, blocks * block * bits // 8), "x0")
+        tensors["x3"] = numpy_helper.from_array(_bytes(random, rows, -(-blocks * bits // 8)), "x3")
+    else:
+        low, element = (-8, TensorProto.INT4) if kind == "int4" else (0, TensorProto.UINT4)
+        for name, columns in (("x0", blocks * block), ("x3", blocks)):
+            values = random.integers(low, low + 16, (rows, columns))
+            tensors[name] = helper.make_tensor(name, element, values.shape, values.flatten())
+    indices, scales = np.array([[0, 4, 4], [2, 1, 0]]), random.uniform(0.1, 0.3, (rows, blocks))
+    attributes = {"block_size": block, "gather_axis": 0, "quantize_axis": 1, "bits": bits}
+    model, feeds = model_of("GatherBlockQuantized", [None, indices, scales], attributes, constants=[2])
+    model.graph.node[0].input[:] = ["x0", "x1", "x2", *(["x3"] if zero_points else [])]
+    model.graph.initializer.extend(tensors[name] for name in ("x0", *(["x3"] if zero_points else [])))
+    wanted = run_on_runtime(model, feeds)["y0"]
+    np.testing.assert_allclose(run_on_runtime(rewritten(model), feeds)["y0"], wanted, rtol=1e-5, atol=1e-6)
+    assert not any(parameter.trainable for parameter in parameters(prepare(model)))
+
+
+def _bytes(random: np.random.Generator, rows: int, columns: int) -> Array:
+    return random.integers(0, 256, (rows, columns)).astype(np.uint8)
+
+
 def test_weights_of_few_bits_stay_frozen_and_small() -> None:
     inputs, settings = n_bits(4, 32, "packed", bias=True)
     attributes = {name: settings[name] for name in ("K", "N", "bits", "block_size")}

@@ -211,7 +211,7 @@ def test_rotary_embedding(name: str, inputs: list[Array | None], settings: dict[
 def test_angles_are_not_parameters() -> None:
     model, _ = model_of("RotaryEmbedding", [normal(B, S, 8), EACH, *ANGLES], {}, constants=[0, 2, 3])
     reasons = {parameter.name: parameter.reason for parameter in parameters(prepare(model)) if parameter.name[0] == "x"}
-    assert reasons["x2"] == reasons["x3"] == "a table of a rotary embedding"
+    assert reasons["x2"] == reasons["x3"] == "angles of a rotary embedding"
     assert reasons["x0"] == "floating-point weight"
 
 

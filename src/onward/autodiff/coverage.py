@@ -15,6 +15,7 @@ from onward.autodiff.registry import (
     operators_with_rules,
     rule_for,
 )
+from onward.graph import contrib
 from onward.graph.functions import body_since
 from onward.graph.nodes import is_integer_arithmetic
 from onward.graph.opsets import accepted_by_runtime, all_schemas
@@ -39,6 +40,16 @@ def coverage(opset: int | None = None) -> dict[str, Way]:
         if spec.domain == "" and spec.since_version <= newest:
             versions[spec.name].append(spec)
     return {name: _way(max(specs, key=lambda spec: spec.since_version)) for name, specs in sorted(versions.items())}
+
+
+def contrib_coverage() -> dict[str, tuple[Literal["rewritten", "refused"], str]]:
+    """What happens to onnxruntime's own operators, and what a model may not use of them, or what to do instead."""
+    found: dict[str, tuple[Literal["rewritten", "refused"], str]] = {}
+    for name, rewriter in contrib.REWRITERS.items():
+        found[name] = ("rewritten", rewriter.limits())
+    for name, remedy in contrib.REFUSED.items():
+        found[name] = ("refused", remedy)
+    return dict(sorted(found.items()))
 
 
 def way_of(domain: str, op_type: str, opset: int) -> NodeWay:

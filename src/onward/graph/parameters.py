@@ -52,7 +52,7 @@ _SETTINGS: dict[str, dict[int, str]] = {
     "DequantizeLinear": {1: "scale"},
     # onnxruntime's own, which stay as they are where no derivative passes them.
     "DynamicQuantizeMatMul": {2: "scale"},
-    "GatherBlockQuantized": {2: "scale", 3: "zero point"},
+    "GatherBlockQuantized": {2: "scale"},
     "MatMulBnb4": {2: "scale"},
     "MatMulIntegerToFloat": {2: "scale", 3: "scale"},
 }
@@ -106,9 +106,9 @@ def was_constant_node(value: ir.Value) -> bool:
     return bool(value.meta.get(_WAS_CONSTANT_NODE))
 
 
-def mark_table(value: ir.Value) -> None:
+def mark_table(value: ir.Value, reason: str) -> None:
     """Remember that an operator took a value for a table, not a weight, before the operator is rewritten."""
-    value.meta[_TABLE] = True
+    value.meta[_TABLE] = reason
 
 
 def is_baked_scalar(value: ir.Value) -> bool:
@@ -136,7 +136,7 @@ def _reason_against(value: ir.Value) -> str | None:
     if _is_table(value.metadata_props.get(_FOLDED_FROM)):
         return "a table that the exporter computed"
     if value.meta.get(_TABLE):
-        return "a table of a rotary embedding"
+        return str(value.meta[_TABLE])
     settings = [_SETTINGS.get(node.op_type, {}).get(index) for node, index in value.uses()]
     if settings and all(settings):
         return f"{settings[0]} of {next(iter(value.uses())).node.op_type}"

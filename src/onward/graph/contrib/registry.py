@@ -55,7 +55,7 @@ REFUSED: dict[str, str] = {
         f"It computes with integers. {_FLOAT_MODEL}",
     ),
     **dict.fromkeys(
-        "GatherBlockQuantized MatMulBnb4 MatMulFpQ4 MatMulNBitsMlp MatMulNBitsQkv QMoE".split(),
+        "MatMulBnb4 MatMulFpQ4 MatMulNBitsMlp MatMulNBitsQkv QMoE".split(),
         "Its weights are packed in a layout of its own. Start from the model before its weights were quantised, or "
         "quantise it with MatMulNBits.",
     ),

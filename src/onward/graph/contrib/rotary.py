@@ -45,7 +45,7 @@ def rotary_embedding(op: Builder, node: ir.Node) -> ir.Value:
 def at_positions(op: Builder, table: ir.Value | None, positions: ir.Value) -> ir.Value:
     """The cosines or sines of the angles of positions; their table is not a parameter of the model."""
     assert table is not None
-    mark_table(table)
+    mark_table(table, "angles of a rotary embedding")
     return op.Gather(table, positions, axis=0)
 
 
