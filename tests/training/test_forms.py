@@ -51,6 +51,20 @@ def normalized():
     return model(text, *weights, *statistics), (3, 2, 4, 5)
 
 
+def expanded(bias):
+    text = f"""net (float[N,2,4,5] x) => (float loss) {{
+        i = Conv(x, u)
+        c = Conv(i, w{", shift" if bias else ""})
+        n, running_mean, running_var = BatchNormalization<training_mode=1>(c, scale, bias, mean, var)
+        y = Tanh(n)
+        s = Mul(y, y)
+        loss = ReduceSum<keepdims=0>(s)
+    }}"""
+    weights = [parameter("u", 2, 2, 1, 1), parameter("w", 5, 2, 1, 1), *([parameter("shift", 5)] if bias else [])]
+    statistics = [parameter(name, 5, low=0.5) for name in ("scale", "bias", "mean", "var")]
+    return model(text, *weights, *statistics), (3, 2, 4, 5)
+
+
 def pooled(kernel, height, width, activation="Relu"):
     rows, columns = kernel
     text = f"""net (float[N,2,{height},{width}] x) => (float loss) {{
@@ -71,6 +85,8 @@ CASES = {
     "depthwise, same": (depthwise('auto_pad="SAME_LOWER"'), {"MatMul"}, {"Conv"}),
     "depthwise, large": (depthwise("pads=[1,1,1,1]", height=12, width=12), {"Conv"}, {"Tile"}),
     "normalisation, Clip": (normalized(), {"Gemm"}, {"ReduceMean", "Where"}),
+    "normalised expansion": (expanded(bias=False), {"ReduceMean"}, {"BatchNormalization"}),
+    "normalised expansion, bias": (expanded(bias=True), {"ReduceMean"}, {"BatchNormalization"}),
     "maxima": (pooled((2, 3), 4, 6), {"HardSigmoid"}, {"ScatterElements"}),
     "maxima, no Relu": (pooled((3, 1), 6, 5, "Identity"), {"MatMul"}, {"ScatterElements"}),
     "maxima, a rest": (pooled((2, 2), 5, 4), {"ScatterElements"}, {"Tile"}),
