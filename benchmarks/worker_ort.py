@@ -14,6 +14,9 @@ if ORIGINAL:
     from onnxruntime.training import api
 else:
     from onward import api
+    from onward.runtime.compiled import is_available
+
+    is_available()  # loads the compiler of update loops, as importing torch loads its kernels
 
 onnxruntime.set_default_logger_severity(3)
 

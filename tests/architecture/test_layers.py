@@ -45,7 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 MAY_BE_IMPORTED_BY: dict[str, set[str]] = {
     "onnx": BUILD | {"report", "testing", "artifacts", "onnxblock", "trainer", "sklearn", "torch", "cli", "experimental"},
     "onnx_ir": BUILD | {"report", "testing", "artifacts", "onnxblock", "trainer", "sklearn", "torch", "cli"},
-    "numba": {"runtime"},
+    "llvmlite": {"runtime"},
     "onnxruntime": {"runtime", "testing"},
     "safetensors": {"runtime"},
     "tqdm": {"runtime", "trainer", "sklearn", "torch", "cli"},

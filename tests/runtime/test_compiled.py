@@ -85,8 +85,8 @@ def test_same_bits_on_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_array_equal(got[key], array, err_msg=key)
 
 
-def test_runs_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "numba", None)
+def test_runs_without_llvmlite(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "llvmlite.binding", None)
     monkeypatch.setattr(kernels, "_WORTH_COMPILING", 1)
     _, how = trained(RECIPES["adamw_hf"], np.float32, steps=1)
     assert set(how) == {kernels._SessionRun}

@@ -1,15 +1,15 @@
-"""Update kernels as one compiled loop, where numba is installed.
+"""Update kernels as one compiled loop, where llvmlite is installed.
 
 onnxruntime runs a kernel as a dozen passes over its tensors; the loop reads and writes each element once. It is made
-from the same graph and gives the same bits: numba neither reorders nor contracts operations unless it is asked to.
+from the same graph and gives the same bits: LLVM neither reorders nor contracts operations unless it is asked to.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
-import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,28 +18,60 @@ import numpy as np
 from onward.plan import UPDATED
 from onward.runtime import wire
 
-# Operators on elements and scalars as Python expressions. Those that are missing here, such as powers, have results
-# that depend on the library that computes them.
-_EXPRESSIONS = {
-    "Abs": "abs({0})",
-    "Add": "{0} + {1}",
-    "And": "{0} & {1}",
-    "Clip": "{1} if {0} < {1} else ({2} if {0} > {2} else {0})",
-    "Div": "{0} / {1}",
-    "Greater": "{0} > {1}",
-    "Identity": "{0}",
-    "Less": "{0} < {1}",
-    "Max": "{0} if {0} > {1} or {0} != {0} else {1}",
-    "Min": "{0} if {0} < {1} or {0} != {0} else {1}",
-    "Mul": "{0} * {1}",
-    "Neg": "-{0}",
-    "Relu": "number(0) if {0} < 0 else {0}",
-    "Sign": "number(1) if {0} > 0 else (number(-1) if {0} < 0 else {0})",
-    "Sqrt": "math.sqrt({0})",
-    "Sub": "{0} - {1}",
-    "Where": "{1} if {0} else {2}",
+# Operators on elements and scalars in LLVM's language: {o} is the result, {0} to {2} are operands, {T} is their type.
+# Those that are missing here, such as powers, have results that depend on the library that computes them.
+_INSTRUCTIONS = {
+    "Abs": "{o} = call {T} @llvm.fabs.{t}({T} {0})",
+    "Add": "{o} = fadd {T} {0}, {1}",
+    "And": "{o} = and i1 {0}, {1}",
+    "Clip": """{o}.low = fcmp olt {T} {0}, {1}
+    {o}.high = fcmp ogt {T} {0}, {2}
+    {o}.top = select i1 {o}.high, {T} {2}, {T} {0}
+    {o} = select i1 {o}.low, {T} {1}, {T} {o}.top""",
+    "Div": "{o} = fdiv {T} {0}, {1}",
+    "Greater": "{o} = fcmp ogt {T} {0}, {1}",
+    "Less": "{o} = fcmp olt {T} {0}, {1}",
+    "Max": """{o}.beyond = fcmp ogt {T} {0}, {1}
+    {o}.nan = fcmp uno {T} {0}, {0}
+    {o}.first = or i1 {o}.beyond, {o}.nan
+    {o} = select i1 {o}.first, {T} {0}, {T} {1}""",
+    "Min": """{o}.beyond = fcmp olt {T} {0}, {1}
+    {o}.nan = fcmp uno {T} {0}, {0}
+    {o}.first = or i1 {o}.beyond, {o}.nan
+    {o} = select i1 {o}.first, {T} {0}, {T} {1}""",
+    "Mul": "{o} = fmul {T} {0}, {1}",
+    "Neg": "{o} = fneg {T} {0}",
+    "Relu": """{o}.negative = fcmp olt {T} {0}, 0.0
+    {o} = select i1 {o}.negative, {T} 0.0, {T} {0}""",
+    "Sign": """{o}.positive = fcmp ogt {T} {0}, 0.0
+    {o}.negative = fcmp olt {T} {0}, 0.0
+    {o}.other = select i1 {o}.negative, {T} -1.0, {T} {0}
+    {o} = select i1 {o}.positive, {T} 1.0, {T} {o}.other""",
+    "Sqrt": "{o} = call {T} @llvm.sqrt.{t}({T} {0})",
+    "Sub": "{o} = fsub {T} {0}, {1}",
+    "Where": "{o} = select i1 {0}, {T} {1}, {T} {2}",
 }
-_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
+# Element types: LLVM's name, the suffix of its functions, the number in onnx.TensorProto.DataType.
+_TYPES = {np.dtype(np.float32): ("float", "f32", 1), np.dtype(np.float64): ("double", "f64", 11)}
+
+_FUNCTION = """
+define void @update(i64 %n, {arguments}) {{
+entry:
+    {scalars}
+    %some = icmp sgt i64 %n, 0
+    br i1 %some, label %loop, label %done
+loop:
+    %i = phi i64 [0, %entry], [%next, %loop]
+    {body}
+    %next = add nuw nsw i64 %i, 1
+    %more = icmp slt i64 %next, %n
+    br i1 %more, label %loop, label %done
+done:
+    ret void
+}}
+declare {T} @llvm.fabs.{t}({T})
+declare {T} @llvm.sqrt.{t}({T})
+"""
 
 
 @dataclass(frozen=True)
@@ -55,72 +87,94 @@ class Loop:
     tensors: tuple[str, ...]
     source: str
 
-    def compiled(self, dtype: np.dtype) -> Any:
-        """A function of arrays: of one element for each scalar, one-dimensional for each tensor. Releases the GIL."""
-        return _compile(self.source, dtype, len(self.scalars), len(self.tensors))
+    def compiled(self) -> Callable[..., None]:
+        """A function of a number of elements and the addresses of scalars and tensors; it runs without the GIL."""
+        return _compile(self.source, len(self.scalars) + len(self.tensors))[0]
 
 
 def is_available() -> bool:
     """Whether there is something to compile with."""
     try:
-        import numba  # noqa: F401
+        import llvmlite.binding
     except ImportError:
         return False
-    return True
+    return hasattr(llvmlite.binding, "create_pass_builder")  # not in old releases
 
 
 def loop_of(model: wire.WireModel, dtype: np.dtype) -> Loop | None:
     """A kernel as a loop over its elements, or None if it has operators that cannot be written as one."""
-    if dtype not in _DTYPES:
+    if dtype not in _TYPES:
         return None
     tensors = {name for name in model.inputs if (model.type_of(name) or (0, ()))[1]}
     nodes = []
     for node in model.nodes:
         if tensors.isdisjoint(node.inputs):
             continue  # computed once for all elements
-        if not _is_expression(node):
+        if not _has_instructions(node):
             return None
         nodes.append(node)
         tensors.update(node.outputs)
-    if not tensors.issuperset(model.outputs):
-        return None
     scalars = list(dict.fromkeys(name for node in nodes for name in node.inputs if name not in tensors))
+    numbers = all((model.type_of(name) or (0, ()))[0] == _TYPES[dtype][2] for name in scalars)
+    if not numbers or not tensors.issuperset(model.outputs):
+        return None
     read = [name for name in model.inputs if name in tensors]
     written = [name.removesuffix(UPDATED) for name in model.outputs]
     arguments = list(dict.fromkeys([*read, *written]))
-    return Loop(tuple(scalars), tuple(arguments), _source(nodes, scalars, arguments, read, list(model.outputs)))
+    source = _source(dtype, nodes, scalars, arguments, read, list(model.outputs))
+    return Loop(tuple(scalars), tuple(arguments), source)
 
 
-def _is_expression(node: wire.WireNode) -> bool:
+def _has_instructions(node: wire.WireNode) -> bool:
     """Whether the table has the operator with just these operands; some take more, or fewer and attributes."""
-    expression, operands = _EXPRESSIONS.get(node.operator, ""), len(node.inputs)
-    return f"{{{operands - 1}}}" in expression and f"{{{operands}}}" not in expression and all(node.inputs)
+    instructions, operands = _INSTRUCTIONS.get(node.operator, ""), len(node.inputs)
+    return f"{{{operands - 1}}}" in instructions and f"{{{operands}}}" not in instructions and all(node.inputs)
 
 
 def _source(
-    nodes: Sequence[wire.WireNode], scalars: list[str], tensors: list[str], inputs: list[str], outputs: list[str]
+    dtype: np.dtype,
+    nodes: Sequence[wire.WireNode],
+    scalars: list[str],
+    tensors: list[str],
+    inputs: list[str],
+    outputs: list[str],
 ) -> str:
     """The text of a function; values are numbered, because their names may be anything."""
-    local: defaultdict[str, str] = defaultdict(lambda: f"v{len(local)}")
-    arguments = {name: f"t{i}" for i, name in enumerate(tensors)}
-    lines = [f"def update({', '.join([*(f's{i}' for i in range(len(scalars))), *arguments.values()])}):"]
-    lines += [f"    {local[name]} = s{i}[0]" for i, name in enumerate(scalars)]
-    lines += ["    for i in range(t0.shape[0]):"]
-    lines += [f"        {local[name]} = {arguments[name]}[i]" for name in inputs]
+    kind, suffix, _ = _TYPES[dtype]
+    local: defaultdict[str, str] = defaultdict(lambda: f"%v{len(local)}")
+    place = {name: f"%t{i}" for i, name in enumerate(tensors)}
+    body = [f"{place[name]}.i = getelementptr inbounds {kind}, ptr {place[name]}, i64 %i" for name in tensors]
+    loads = [f"{local[name]} = load {kind}, ptr %s{i}" for i, name in enumerate(scalars)]
+    body += [f"{local[name]} = load {kind}, ptr {place[name]}.i" for name in inputs]
     for node in nodes:
-        expression = _EXPRESSIONS[node.operator].format(*(local[name] for name in node.inputs))
-        lines.append(f"        {local[node.outputs[0]]} = {expression}")
-    # Into the arguments that were read: of others, the compiler would have to assume that they overlap.
-    lines += [f"        {arguments[name.removesuffix(UPDATED)]}[i] = {local[name]}" for name in outputs]
-    return "\n".join(lines)
+        operands = [local[name] for name in node.inputs]
+        body.append(_INSTRUCTIONS[node.operator].format(*operands, o=local[node.outputs[0]], T=kind, t=suffix))
+    body += [f"store {kind} {local[name]}, ptr {place[name.removesuffix(UPDATED)]}.i" for name in outputs]
+    names = [*(f"%s{i}" for i in range(len(scalars))), *place.values()]
+    return _FUNCTION.format(
+        # The promise that no two overlap is what lets LLVM work on many elements at once.
+        arguments=", ".join(f"ptr noalias {name}" for name in names),
+        scalars="\n    ".join(loads),
+        body="\n    ".join(body),
+        T=kind,
+        t=suffix,
+    )
 
 
 @functools.lru_cache(maxsize=64)
-def _compile(source: str, dtype: np.dtype, scalars: int, tensors: int) -> Any:
-    import numba
+def _compile(source: str, pointers: int) -> tuple[Callable[..., None], Any]:
+    """A function, and the owner of its code."""
+    import llvmlite.binding as llvm
 
-    space: dict[str, Any] = {"math": math, "number": dtype.type}
-    exec(source, space)  # made above, of nothing but the expressions of the table
-    array = numba.types.Array(numba.from_dtype(dtype), 1, "C")
-    signature = numba.void(*[array] * (scalars + tensors))
-    return numba.njit(signature, nogil=True, error_model="numpy")(space["update"])
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    features = llvm.get_host_cpu_features().flatten()
+    target = llvm.Target.from_default_triple()
+    machine = target.create_target_machine(cpu=llvm.get_host_cpu_name(), features=features, opt=3)
+    module = llvm.parse_assembly(source)
+    passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
+    passes.getModulePassManager().run(module, passes)
+    engine = llvm.create_mcjit_compiler(module, machine)
+    engine.finalize_object()
+    kind = ctypes.CFUNCTYPE(None, ctypes.c_int64, *[ctypes.c_void_p] * pointers)
+    return kind(engine.get_function_address("update")), engine

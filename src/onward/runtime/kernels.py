@@ -1,7 +1,7 @@
 """The kernels of an update plan, bound to the tensors that they update in place.
 
-A kernel is a small graph. onnxruntime runs it over chunks that fit into the cache; where numba is installed, and there
-is enough to do, it is compiled into one loop instead.
+A kernel is a small graph. onnxruntime runs it over chunks that fit into the cache; where llvmlite is installed, and
+there is enough to do, it is compiled into one loop instead.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from onward.runtime.tensors import FlatTensors, value_of
 
 # An optimizer is a dozen passes over memory; in chunks of this many elements they run in the cache.
 _CHUNK = 2**18
-# Compiling takes about a second: not for less than this many elements,
+# Compiling takes memory and some time: not for less than this many elements,
 _WORTH_COMPILING = 2**16
 # and a loop over fewer than this is over before a second thread has woken up.
 _WORTH_A_THREAD = 2**19
@@ -54,14 +54,17 @@ class _SessionRun:
 
 @dataclass
 class _LoopRun:
-    """Calls of a compiled loop, one for each thread."""
+    """Calls of a compiled loop, one for each thread, with arrays that have to stay where they are."""
 
-    function: Any
+    function: Callable[..., None]
     calls: list[list[np.ndarray]]
     pool: ThreadPoolExecutor | None
 
+    def __post_init__(self) -> None:
+        self._arguments = [(call[-1].size, *(array.ctypes.data for array in call)) for call in self.calls]
+
     def __call__(self) -> None:
-        first, *others = self.calls
+        first, *others = self._arguments
         waiting = [self.pool.submit(self.function, *arguments) for arguments in others] if self.pool else []
         self.function(*first)
         for future in waiting:
@@ -164,7 +167,7 @@ class Binder:
         if loop is None:
             return []
         scalars = {name: np.zeros(1, dtype) for name in loop.scalars}
-        function = loop.compiled(dtype)
+        function = loop.compiled()
         tensors = [self._tensors[name] for name in loop.tensors]
         runs = [self._once(model, scalars)] if scalars else []
         for _, start, end in parts:
