@@ -16,6 +16,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 import onward
+from onward import artifacts
 from onward.graph.parameters import parameters
 from onward.graph.prepare import prepare
 from onward.testing import run_on_runtime
@@ -179,6 +180,30 @@ def test_a_fused_model_trains(tmp_path: Path) -> None:
         losses.append(_train(step, feeds, targets))
     assert losses[0][-1] < 0.8 * losses[0][0]
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-3)
+
+
+def test_artifacts_of_models_with_fused_operators(tmp_path: Path) -> None:
+    fused = by_tool(bert(17)[0], "bert", tmp_path)
+    # The tool does not always say which version of the domain it writes.
+    imports = [imported for imported in fused.opset_import if not imported.domain]
+    del fused.opset_import[:]
+    fused.opset_import.extend(imports)
+    for model, trained in ((fused, ["head.bias"]), (decoder()[0], ["small_a", "small_b"])):
+        names = [tensor.name for tensor in model.graph.initializer]
+        result = artifacts.generate_artifacts(
+            model,
+            requires_grad=trained,
+            frozen_params=[name for name in names if name not in trained],
+            loss=artifacts.LossType.MSELoss,
+            optimizer=artifacts.OptimType.AdamW,
+            artifact_directory=tmp_path,
+            loss_input_names=["logits"],
+        )
+        assert result is not None
+        for file in ("training_model.onnx", "eval_model.onnx"):
+            written = onnx.load(tmp_path / file)
+            assert {node.domain for node in written.graph.node} == {""}
+            onnxruntime.InferenceSession(tmp_path / file, providers=["CPUExecutionProvider"])
 
 
 def _train(step: onnx.ModelProto, feeds: dict[str, Array], targets: Array) -> list[float]:

@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from onward.autodiff.registry import custom_operators
 from onward.errors import InvalidModelError, OnwardError, UnknownValueError
+from onward.graph import contrib
 from onward.graph.opsets import accepted_by_runtime
 from onward.graph.prepare import prepare
 from onward.graph.skeleton import proto_skeleton
@@ -242,6 +243,7 @@ def _own_copy(model: onnx.ModelProto) -> onnx.ModelProto:
         del own.graph.input[:]
         own.graph.input.extend(inputs)
         own.ir_version = 4
+    contrib.adopt_proto(own)
     return own
 
 

@@ -16,7 +16,7 @@ from onward.graph.contrib import (
     standard,
 )
 from onward.graph.contrib.registry import REFUSED, REWRITERS, Rewriter, refusal
-from onward.graph.contrib.rewriting import adopt, rewrite
+from onward.graph.contrib.rewriting import adopt, adopt_proto, rewrite
 
 __all__ = [
     "REFUSED",
@@ -24,6 +24,7 @@ __all__ = [
     "Rewriter",
     "activation",
     "adopt",
+    "adopt_proto",
     "attention",
     "convolution",
     "normalization",

@@ -15,7 +15,7 @@ from onward.graph.contrib.activation import with_bias
 from onward.graph.contrib.registry import RefusedError, rewrites
 from onward.graph.contrib.rotary import numbers
 from onward.graph.nodes import attribute, input_at, is_used
-from onward.graph.shapes import dims, rank
+from onward.graph.shapes import dims, rank, same_dims
 
 _MASKED = -10000.0  # what the operators add to a score by default to mask it
 
@@ -220,13 +220,12 @@ def _outside(op: Builder, mask: ir.Value, q: ir.Value, k: ir.Value) -> ir.Value:
     """[B, 1, 1, T]: the keys before the start or not before the end of a sequence."""
     batch, size = op.dim(q, 0), op.dim(mask, 0)
     keys, bounds = numbers(op, op.dim(k, 2)), op.cast(mask, ir.DataType.INT64)
+    sizes = [(dims(value) or [None])[0] for value in (mask, q)]
+    if same_dims(sizes[:1], sizes[1:]):
+        return op.Unsqueeze(op.Not(op.Less(keys, op.Unsqueeze(bounds, [1]))), [1, 2])
     where = op.Not(op.Less(keys, op.Unsqueeze(op.Slice(bounds, [0], batch, [0]), [1])))
-    known = [dims(value) for value in (mask, q)]
-    sizes = [None if found is None else found[0] for found in known]
-    if None in sizes or isinstance(sizes[0], str) or isinstance(sizes[1], str) or sizes[0] == 2 * sizes[1]:  # type: ignore[operator]
-        # Where there are no starts, the ends are taken for them, times zero.
-        double = op.Mul(batch, 2)
-        both = op.Slice(op.Concat(bounds, bounds, axis=0), batch, double, [0])
-        starts = op.Mul(both, op.cast(op.Equal(size, double), ir.DataType.INT64))
-        where = op.Or(where, op.Less(keys, op.Unsqueeze(starts, [1])))
-    return op.Unsqueeze(where, [1, 2])
+    # Where there are no starts, the ends are taken for them, times zero.
+    double = op.Mul(batch, 2)
+    both = op.Slice(op.Concat(bounds, bounds, axis=0), batch, double, [0])
+    starts = op.Mul(both, op.cast(op.Equal(size, double), ir.DataType.INT64))
+    return op.Unsqueeze(op.Or(where, op.Less(keys, op.Unsqueeze(starts, [1]))), [1, 2])

@@ -37,13 +37,31 @@ def adopt(model: ir.Model) -> None:
     ]:
         opset = imports.get("", model.opset_imports.get("", 1))
         for node in graph.all_nodes():
-            if node.domain == "" and node.op_type in _ADOPTED_BELOW:
-                below = _ADOPTED_BELOW[node.op_type]
-                if below is None or opset < below:
-                    node.domain = DOMAIN
+            if node.domain == "" and _is_adopted(node.op_type, opset):
+                node.domain = DOMAIN
             if node.domain == DOMAIN:
                 imports.setdefault(DOMAIN, 1)
                 model.opset_imports.setdefault(DOMAIN, 1)
+
+
+def adopt_proto(model: onnx.ModelProto) -> None:
+    """The same of a proto, for those who infer its shapes before it is prepared; functions are left as they are."""
+    opset = next((imported.version for imported in model.opset_import if imported.domain in ("", "ai.onnx")), 1)
+    graphs, own = [model.graph], False
+    for graph in graphs:
+        for node in graph.node:
+            if node.domain in ("", "ai.onnx") and _is_adopted(node.op_type, opset):
+                node.domain = DOMAIN
+            own = own or node.domain == DOMAIN
+            for attribute in node.attribute:
+                graphs.extend([attribute.g] if attribute.HasField("g") else attribute.graphs)
+    if own and all(imported.domain != DOMAIN for imported in model.opset_import):
+        model.opset_import.add(domain=DOMAIN, version=1)
+
+
+def _is_adopted(op_type: str, opset: int) -> bool:
+    below = _ADOPTED_BELOW.get(op_type, 0)
+    return below is None or opset < below
 
 
 def rewrite(model: ir.Model, keep: Collection[tuple[str, str]] = ()) -> ir.Model:
