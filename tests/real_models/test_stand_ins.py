@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 from onward import gradient
+from onward.errors import OnwardError
 from onward.graph.prepare import prepare
 from onward.graph.shapes import dims
 from onward.testing import check_gradient, run_on_runtime
@@ -187,3 +188,196 @@ def test_spectrum_of_a_signal_without_its_last_axis():
         # The differences are those of float32: onnxruntime alone takes such a signal.
         expected = (ahead - behind) / (2 * step)
         np.testing.assert_allclose((found[f"{name}_grad"] * direction).sum(), expected, rtol=1e-2)
+
+
+def in_constants(model: onnx.ModelProto, **values: np.ndarray) -> onnx.ModelProto:
+    """`model` with inputs turned into Constant nodes, as Paddle's exporter writes weights."""
+    kept = [value for value in model.graph.input if value.name not in values]
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+    for name, value in values.items():
+        tensor = onnx.numpy_helper.from_array(value, name)
+        model.graph.node.insert(0, onnx.helper.make_node("Constant", [], [name], value=tensor))
+    return model
+
+
+def test_weights_in_constant_nodes():
+    text = """g (double[n, 3] x, double[3, 4] w, double[4] b) => (double[n, 4] y) {
+        z = MatMul(x, w)
+        s = Add(z, b)
+        y = Softmax(s)
+    }"""
+    feeds = random_feeds(0, x=(2, 3), w=(3, 4), b=(4,))
+    x, cotangent = feeds.pop("x"), np.random.default_rng(1).normal(size=(2, 4))
+    expected = run_on_runtime(gradient(model_from(text), wrt=["w", "b"]), {"x": x, **feeds, "y_grad": cotangent})
+    found = run_on_runtime(gradient(in_constants(model_from(text), **feeds)), {"x": x, "y_grad": cotangent})
+    assert {"w_grad", "b_grad"} <= set(found), "trainable by default"
+    for name in ("w_grad", "b_grad"):
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-12)
+
+
+# Silero: a network for each rate, each with an LSTM whose weights are cut and joined anew, inside of an If.
+LSTM_IN_IF = """g (double[n, 3, t] x, int64 rate, double[8, 3] w, double[8, 2] r, double[16] b, double[3, 2] v)
+    => (double[n, 2] y) {
+    fast = Constant<value_int = 16000>()
+    is_fast = Equal(rate, fast)
+    y = If(is_fast) <
+        then_branch = wide () => (double[n, 2] yes) {
+            order = Constant<value_ints = [2, 0, 1]>()
+            sequence = Transpose<perm = [2, 0, 1]>(x)
+            i, ofg = Split<axis = 0>(w, parts)
+            again = Concat<axis = 0>(i, ofg)
+            zero = Constant<value_ints = [0]>()
+            w3 = Unsqueeze(again, zero)
+            r3 = Unsqueeze(r, zero)
+            b2 = Unsqueeze(b, zero)
+            all, last = LSTM<hidden_size = 2>(sequence, w3, r3, b2)
+            yes = Squeeze(last, zero)
+        },
+        else_branch = narrow () => (double[n, 2] no) {
+            mean = ReduceMean<axes = [2], keepdims = 0>(x)
+            no = MatMul(mean, v)
+        }
+    >
+}"""
+
+
+@pytest.mark.parametrize("rate", [16000, 8000])
+def test_lstm_inside_of_a_branch(rate: int):
+    model = model_from(LSTM_IN_IF.replace("=> (double[n, 2] y) {", "=> (double[n, 2] y) <int64[2] parts = {2, 6}> {"))
+    shapes = {"x": (2, 3, 4), "w": (8, 3), "r": (8, 2), "b": (16,), "v": (3, 2)}
+    feeds = {**random_feeds(0, **shapes), "rate": np.array(rate)}
+    check_gradient(model, feeds, wrt=["w", "r", "b", "v", "x"])
+
+
+# Vowels of Arabic: a bidirectional GRU over sequences of their own lengths, sorted by TopK and put back by scattering.
+SORTED_GRU = """g (double[t, n, 3] x, int64[n] lengths, double[2, 6, 3] w, double[2, 6, 2] r, double[2, 12] b)
+    => (double[t, n, 4] y) {
+    count = Shape(lengths)
+    sorted, order = TopK<axis = 0>(lengths, count)
+    by_length = Gather<axis = 1>(x, order)
+    short = Cast<to = 6>(sorted)
+    h, last = GRU<hidden_size = 2, direction = "bidirectional", linear_before_reset = 1>(by_length, w, r, b, short)
+    moved = Transpose<perm = [0, 2, 1, 3]>(h)
+    shape = Constant<value_ints = [0, 0, 4]>()
+    joined = Reshape(moved, shape)
+    zero = Constant<value_int = 0>()
+    one = Constant<value_int = 1>()
+    size = Squeeze(count)
+    places = Range(zero, size, one)
+    positions = ScatterElements<axis = 0>(order, order, places)
+    y = Gather<axis = 1>(joined, positions)
+}"""
+
+
+def test_sorted_sequences_through_a_bidirectional_gru():
+    shapes = {"x": (4, 3, 3), "w": (2, 6, 3), "r": (2, 6, 2), "b": (2, 12)}
+    feeds = {**random_feeds(0, **shapes), "lengths": np.array([2, 4, 3])}
+    check_gradient(model_from(SORTED_GRU), feeds, wrt=["w", "r", "b", "x"])
+
+
+# Vowels of Hebrew: tf2onnx writes an LSTM of Keras that runs backwards as ReverseSequence around a Loop.
+REVERSED_LOOP = """g (double[n, t, 2] x, int64[n] lengths, double[2, 3] w, double[3, 3] r) => (double[n, t, 3] y) {
+    turned = ReverseSequence<batch_axis = 0, time_axis = 1>(x, lengths)
+    steps = Transpose<perm = [1, 0, 2]>(turned)
+    sizes = Shape(steps)
+    zero = Constant<value_int = 0>()
+    one = Constant<value_ints = [1]>()
+    two = Constant<value_ints = [2]>()
+    count = Gather(sizes, zero)
+    batch = Slice(sizes, one, two)
+    width = Constant<value_ints = [3]>()
+    shape = Concat<axis = 0>(batch, width)
+    none = ConstantOfShape<value = double[1] {0}>(shape)
+    start = Less(zero, count)
+    h, all = Loop("", start, none) <
+        body = step (int64 i, bool go, double[n, 3] before) => (bool going, double[n, 3] after, double[n, 3] copy) {
+            this = Gather<axis = 0>(steps, i)
+            a = MatMul(this, w)
+            c = MatMul(before, r)
+            s = Add(a, c)
+            after = Tanh(s)
+            copy = Identity(after)
+            next = Add(i, one_more)
+            going = Less(next, count)
+        }
+    >
+    back = Transpose<perm = [1, 0, 2]>(all)
+    y = ReverseSequence<batch_axis = 0, time_axis = 1>(back, lengths)
+}"""
+
+
+def test_loop_between_reversed_sequences():
+    model = model_from(REVERSED_LOOP.replace("=> (double[n, t, 3] y)", "=> (double[n, t, 3] y) <int64 one_more = {1}>"))
+    shapes = {"x": (2, 4, 2), "w": (2, 3), "r": (3, 3)}
+    feeds = {**random_feeds(0, **shapes), "lengths": np.array([4, 3])}
+    check_gradient(model, feeds, wrt=["w", "r", "x"])
+
+
+# Structure of tables: what a Loop finds is written into a row of a state, at the place of the iteration.
+WRITTEN_ROWS = """g (double[n, 3] x, double[3, 3] w, double[n, 4, 3] rows) => (double[n, 4, 3] y) <int64 last = {4}> {
+    start = Constant<value = bool {1}>()
+    h, y = Loop(last, start, x, rows) <
+        body = step (int64 i, bool go, double[n, 3] before, double[n, 4, 3] old)
+            => (bool going, double[n, 3] after, double[n, 4, 3] new) {
+            going = Identity(go)
+            z = MatMul(before, w)
+            after = Tanh(z)
+            axis = Constant<value_ints = [1]>()
+            row = Unsqueeze(after, axis)
+            shape = Shape(row)
+            places = Expand(i, shape)
+            new = ScatterElements<axis = 1>(old, places, row)
+        }
+    >
+}"""
+
+
+def test_rows_written_by_a_loop():
+    feeds = random_feeds(0, x=(2, 3), w=(3, 3), rows=(2, 4, 3))
+    check_gradient(model_from(WRITTEN_ROWS), feeds, wrt=["w", "x", "rows"])
+
+
+def test_a_model_in_two_precisions():
+    """A network in float whose last steps are in double, as that of swift-f0."""
+    model = model_from("""g (float[n, 3] x, float[3, 4] w) => (double[n] y) {
+        z = MatMul(x, w)
+        e = Sigmoid(z)
+        d = Cast<to = 11>(e)
+        y = ReduceLogSumExp<axes = [1], keepdims = 0>(d)
+    }""")
+    feeds = {name: value.astype(np.float32) for name, value in random_feeds(0, x=(2, 3), w=(3, 4)).items()}
+    found = run_on_runtime(gradient(model, wrt=["w"]), {**feeds, "y_grad": np.array([1.0, -2.0])})["w_grad"]
+    x, w = feeds["x"].astype(float), feeds["w"].astype(float)
+    e = 1 / (1 + np.exp(-x @ w))
+    shares = np.exp(e) / np.exp(e).sum(1, keepdims=True) * np.array([[1.0], [-2.0]])
+    np.testing.assert_allclose(found, x.T @ (shares * e * (1 - e)), rtol=1e-5, atol=1e-6)
+    assert found.dtype == np.float32
+
+
+def test_initializers_of_bodies_are_lifted_without_touching_the_model():
+    """Two bodies have a weight of the same name; one of them gets another name, in our copy only."""
+    model = model_from("""g (double[n, 2] x, bool first) => (double[n, 2] y) {
+        y = If(first) <
+            then_branch = a () => (double[n, 2] yes) <double[2] w = {1, 2}> { yes = Mul(x, w) },
+            else_branch = b () => (double[n, 2] no) <double[2] w = {3, 4}> { no = Mul(x, w) }
+        >
+    }""")
+    before = model.SerializeToString(deterministic=True)
+    built = gradient(model)
+    assert model.SerializeToString(deterministic=True) == before
+    x, cotangent = np.array([[5.0, 6.0]]), np.array([[1.0, 10.0]])
+    for first in (True, False):
+        found = run_on_runtime(built, {"x": x, "first": np.array(first), "y_grad": cotangent})
+        gradients = sorted(value.tolist() for name, value in found.items() if name.startswith("w"))
+        assert gradients == [[0.0, 0.0], [5.0, 60.0]]
+
+
+def test_what_numbers_are_compared_with_is_no_weight():
+    model = model_from("""g (double[n, 2] x, double[2] w) => (double[n, 2] y) <double[2] bounds = {0.5, 1.5}> {
+        z = Mul(x, w)
+        above = Greater(x, bounds)
+        y = Where(above, z, x)
+    }""")
+    with pytest.raises(OnwardError, match="no trainable"):
+        gradient(model)

@@ -8,7 +8,8 @@ An initializer is trainable by default unless one of these holds (the first that
 3. that exporter computed it from several values of which none is called a weight or a bias: a table, as those of
    rotary embeddings (one computed from a single value is a transposed or reshaped weight);
 4. it is only used where operators take settings: running statistics of BatchNormalization, the exponent of Pow, the
-   bounds of Clip, the scales of Resize, the value of Pad, the ratio of Dropout, quantisation scales and the like;
+   bounds of Clip, the scales of Resize, the value of Pad, the ratio of Dropout, quantisation scales, both sides of a
+   comparison and the like;
 5. it was a Constant node, or computed by the exporter, and has a single element, or it has rank 0: a scalar;
 6. all its values are 0, 1, an infinity or the huge negative number that stands for one, and no product uses it: a
    mask (layers may start at zero or at the identity);
@@ -50,6 +51,7 @@ _SETTINGS: dict[str, dict[int, str]] = {
     "Range": {0: "start", 1: "limit", 2: "step"},
     "QuantizeLinear": {1: "scale"},
     "DequantizeLinear": {1: "scale"},
+    **{name: {0: "side", 1: "side"} for name in ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")},
     # onnxruntime's own, which stay as they are where no derivative passes them.
     "DynamicQuantizeMatMul": {2: "scale"},
     "GatherBlockQuantized": {2: "scale"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator
+from copy import copy as shallow_copy
 from pathlib import Path
 
 import onnx
@@ -84,9 +85,9 @@ def _loses_rank(node: ir.Node) -> bool:
 def load(model: ModelLike) -> ir.Model:
     """An ir.Model that shares no mutable part with what the caller has; weights are shared, never written."""
     if isinstance(model, ir.Model):
-        return model.clone()
+        return _with_own_names(model.clone())
     if isinstance(model, onnx.ModelProto):
-        return _from_proto(model)
+        return _with_own_names(_from_proto(model))
     if isinstance(model, (str, os.PathLike)):
         path = Path(model)
         if not path.is_file():
@@ -107,6 +108,18 @@ def _from_proto(proto: onnx.ModelProto) -> ir.Model:
         return ir.serde.deserialize_model(proto)
     except Exception as error:
         raise InvalidModelError(f"the ModelProto is not valid ONNX: {error}") from error
+
+
+def _with_own_names(model: ir.Model) -> ir.Model:
+    """Give initializers tensors of their own, with the same data: renaming one renames its tensor, the caller's too."""
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if isinstance(tensor, ir.serde.TensorProtoTensor):
+                value.const_value = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=tensor.name)
+            elif tensor is not None:
+                value.const_value = shallow_copy(tensor)
+    return model
 
 
 def read_small_weights(model: ir.Model) -> None:
