@@ -78,8 +78,8 @@ def open_session(
         options = default_options()
     if folder is not None:
         options.add_session_config_entry(_FOLDER, str(folder))
-    # A plan of all memory, made after the first run, is held beside what that run took: a quarter to a half more in all,
-    # and not faster.
+    # A plan of all memory, made after the first run, is kept beside what that run took: a quarter to a half more
+    # altogether, and not faster.
     options.enable_mem_pattern = False
     for key, value in _DEFAULTS.items():
         if not _is_set(options, key):
