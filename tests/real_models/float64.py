@@ -17,7 +17,8 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from torch.nn import functional
 
-from onward.testing.reference import GlobalMaxPool, Pad
+from onward.testing.recurrent import GRU, LSTM, RNN
+from onward.testing.reference import GatherElements, GlobalMaxPool, Loop, Pad
 
 Array = np.ndarray[Any, Any]
 
@@ -228,111 +229,13 @@ class BatchNormalization(OpRun):
         return (x * factor.reshape(shape) + (bias - mean * factor).reshape(shape),)
 
 
-def _sigmoid(x: Array) -> Array:
-    return 1 / (1 + np.exp(-x))
-
-
-class _Recurrent(OpRun):
-    """Default activations, any direction; the evaluator's own returns wrong shapes for two directions."""
-
-    op_domain = ""
-    _states = 1
-
-    def _run(  # type: ignore[no-untyped-def]
-        self,
-        x,
-        w,
-        r,
-        b=None,
-        sequence_lens=None,
-        initial_h=None,
-        initial_c=None,
-        p=None,
-        direction="forward",
-        hidden_size=None,
-        layout=0,
-        linear_before_reset=0,
-        activations=None,
-        activation_alpha=None,
-        activation_beta=None,
-        clip=None,
-        input_forget=0,
-    ) -> tuple[Array, ...]:
-        assert not layout
-        assert not clip
-        assert not input_forget
-        assert p is None
-        steps, batch, hidden = x.shape[0], x.shape[1], r.shape[-1]
-        lengths = np.full(batch, steps) if sequence_lens is None else np.asarray(sequence_lens)
-        b = np.zeros((w.shape[0], 2 * w.shape[1])) if b is None else b
-        zeros = np.zeros((w.shape[0], batch, hidden))
-        starts = [zeros if start is None else start for start in (initial_h, initial_c)][: self._states]
-        y = np.zeros((steps, w.shape[0], batch, hidden))
-        ends = [np.zeros((w.shape[0], batch, hidden)) for _ in starts]
-        for d in range(w.shape[0]):
-            backward = direction == "reverse" or d == 1
-            states = [start[d] for start in starts]
-            for t in reversed(range(steps)) if backward else range(steps):
-                new = self._step(x[t] @ w[d].T, r[d], *np.split(b[d], 2), states, linear_before_reset)
-                alive = (t < lengths)[:, None]
-                states = [np.where(alive, after, before) for after, before in zip(new, states, strict=True)]
-                y[t, d] = np.where(alive, states[0], 0)
-            for end, state in zip(ends, states, strict=True):
-                end[d] = state
-        return (y, *ends)
-
-    def _step(self, xw, r, wb, rb, states, linear_before_reset):  # type: ignore[no-untyped-def]
-        raise NotImplementedError
-
-
-class LSTM(_Recurrent):
-    """Gates in the order i, o, f, c."""
-
-    _states = 2
-
-    def _step(self, xw, r, wb, rb, states, linear_before_reset):  # type: ignore[no-untyped-def]
-        h, c = states
-        i, o, f, g = np.split(xw + h @ r.T + wb + rb, 4, axis=-1)
-        c = _sigmoid(f) * c + _sigmoid(i) * np.tanh(g)
-        return [_sigmoid(o) * np.tanh(c), c]
-
-
-class GRU(_Recurrent):
-    """Gates in the order z, r, h."""
-
-    def _step(self, xw, r, wb, rb, states, linear_before_reset):  # type: ignore[no-untyped-def]
-        (h,) = states
-        size = h.shape[-1]
-        xz, xr, xh = np.split(xw + wb, 3, axis=-1)
-        bz, br, bh = np.split(rb, 3)
-        z = _sigmoid(xz + h @ r[:size].T + bz)
-        reset = _sigmoid(xr + h @ r[size : 2 * size].T + br)
-        rh = r[2 * size :]
-        inner = reset * (h @ rh.T + bh) if linear_before_reset else (reset * h) @ rh.T + bh
-        return [(1 - z) * np.tanh(xh + inner) + z * h]
-
-
-class Loop(OpRun):
-    """The evaluator's own joins scan outputs instead of stacking them, and lets outer values hide states."""
+class Erf(OpRun):
+    """The evaluator's own returns float32."""
 
     op_domain = ""
 
-    def need_context(self) -> bool:
-        return True
-
-    def _run(self, count, condition, *states, context=None, body=None, attributes=None, bindings=None):  # type: ignore[no-untyped-def]
-        names, kept = self.body.input_names, len(states)
-        stacks: list[list[Array]] = [[] for _ in self.body.output_names[1 + kept :]]
-        outer = {name: value for name, value in (context or {}).items() if name not in names}
-        going, t = condition is None or bool(np.all(condition)), 0
-        while going and (count is None or t < int(np.reshape(count, ()))):
-            given = dict(zip(names, [np.array(t, np.int64), np.array(True), *states], strict=True))
-            results = self._run_body({**outer, **given}, attributes=attributes)
-            going, states = bool(np.all(results[0])), results[1 : 1 + kept]
-            for stack, element in zip(stacks, results[1 + kept :], strict=True):
-                stack.append(element)
-            t += 1
-        return (*states, *(np.stack(stack) for stack in stacks))
+    def _run(self, x):  # type: ignore[no-untyped-def]
+        return (torch.erf(torch.from_numpy(np.require(x, requirements=["C", "W"]))).numpy(),)
 
 
 class Resize(OpRun):
@@ -438,17 +341,8 @@ def _places(shape: Sequence[int], axis: int, indices: Array, size: int) -> tuple
     return tuple(places)
 
 
-class GatherElements(OpRun):
-    """The evaluator's own takes indices of the shape of the data only."""
-
-    op_domain = ""
-
-    def _run(self, x, indices, axis=0):  # type: ignore[no-untyped-def]
-        return (x[_places(indices.shape, axis, indices, x.shape[axis])],)
-
-
 class ScatterElements(OpRun):
-    """As GatherElements."""
+    """The evaluator's own takes indices of the shape of the data only."""
 
     op_domain = ""
 
@@ -513,6 +407,7 @@ _OPERATORS = [
     BatchNormalization,
     Conv,
     ConvTranspose,
+    Erf,
     GRU,
     GatherElements,
     GlobalMaxPool,
@@ -521,6 +416,7 @@ _OPERATORS = [
     MaxPool,
     OneHot,
     Pad,
+    RNN,
     Resize,
     STFT,
     Scan,
