@@ -69,11 +69,12 @@ and whose gradient agrees with differences: {proved_total} of {total}. Operators
 ## onnxruntime's own operators
 
 onnxruntime's optimizers and tools write operators of the domain `com.microsoft` into a model (and
-SimplifiedLayerNormalization, and LayerNormalization of old opsets, into the default one). They are **rewritten** to
-standard ones before the model is differentiated, so that training graphs are standard; the tests compare each with
-onnxruntime's kernel, or with torch where the CPU has none. What is **refused**, or used in a way that is not supported,
-may stay in the part of a model that no derivative passes; else the error names the node and the reason. An operator
-that is not listed is treated as any other without a rule.
+SimplifiedLayerNormalization, and LayerNormalization of old opsets, into the default one, where it also knows
+operators that were on trial before opset 10, as ImageScaler). They are **rewritten** to standard ones before the
+model is differentiated, so that training graphs are standard; the tests compare each with onnxruntime's kernel, or
+with torch where the CPU has none. What is **refused**, or used in a way that is not supported, may stay in the part
+of a model that no derivative passes; else the error names the node and the reason. An operator that is not listed is
+treated as any other without a rule.
 
 | Operator | Gradient | Not supported, or what to do instead |
 |---|---|---|

@@ -26,7 +26,11 @@ from onward.graph.skeleton import LARGEST_KEPT
 from onward.graph.upgrade import in_lowest_opset
 
 # onnxruntime also finds these in the default domain, in opsets in which the standard has no such operator.
-_ADOPTED_BELOW: dict[str, int | None] = {"SimplifiedLayerNormalization": None, "LayerNormalization": 17}
+_ADOPTED_BELOW: dict[str, int | None] = {
+    "SimplifiedLayerNormalization": None,
+    "LayerNormalization": 17,
+    **dict.fromkeys("Affine Crop DynamicSlice ImageScaler ParametricSoftplus Scale ScaledTanh".split(), 10),
+}
 
 
 def adopt(model: ir.Model) -> None:
