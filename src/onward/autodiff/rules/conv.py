@@ -150,22 +150,38 @@ def _weight_gradient(
 def _by_matrix_product(
     op: Builder, x: ir.Value, dy: ir.Value, w: ir.Value, window: Window, y: ir.Value, beyond: tuple[Dim, ...]
 ) -> ir.Value:
-    """dy as `[O, windows]` times what each place j of the kernel reads, as `[(j, c), windows]`, transposed."""
+    """dy as `[O, windows]` times what each place j of the kernel reads, as `[windows, (c, j)]`."""
     outputs, channels, *kernel = static_shape(w) or ()
     places, swapped, counts = math.prod(kernel), [1, 0, *window.axes], spatial(y, len(kernel))
-    # One product for each sample writes [N, O, (j, c)]; one product for all transposes [N, (j, c), windows] first.
+    # One product for each sample writes [N, O, (c, j)]; one product for all transposes [N, (j, c), windows] first.
     if all(isinstance(count, int) for count in counts) and math.prod(counts) <= outputs:
         reads = _reads(op, op.Transpose(x, perm=swapped), window, counts, beyond)
         left = op.Reshape(op.Transpose(dy, perm=swapped), [outputs, -1])
         product = op.Gemm(left, op.Reshape(_joined(op, reads, 0), [places * channels, -1]), transB=1)
+        if places > 1:
+            product = op.Transpose(op.Reshape(product, [outputs, places, channels]), perm=[0, 2, 1])
     else:
-        reads = _reads(op, x, window, counts, beyond)
-        right = op.Reshape(_joined(op, reads, 1), [0, places * channels, -1])
-        products = op.MatMul(op.Reshape(dy, [0, outputs, -1]), op.Transpose(right, perm=[0, 2, 1]))
-        product = op.ReduceSum(products, [0], keepdims=0)
-    if places > 1:
-        product = op.Transpose(op.Reshape(product, [outputs, places, channels]), perm=[0, 2, 1])
+        read = x if _is_pointwise(window) else _windows(op, x, window, channels, beyond)
+        right = op.Transpose(op.Reshape(read, [0, channels * places, -1]), perm=[0, 2, 1])
+        product = op.ReduceSum(op.MatMul(op.Reshape(dy, [0, outputs, -1]), right), [0], keepdims=0)
     return op.reshape_like(product, w)
+
+
+def _windows(op: Builder, x: ir.Value, window: Window, channels: int, beyond: tuple[Dim, ...]) -> ir.Value:
+    """What each place of the kernel reads, as `[N, (c, j), ...]`: a filter for each place, which takes what is there.
+
+    One node that onnxruntime shares among threads, where slices of x and their concatenation are many that it does not.
+    """
+    kernel = [size for size in window.kernel if isinstance(size, int)]
+    filters = np.tile(np.eye(math.prod(kernel)), (channels, 1)).reshape(-1, 1, *kernel)
+    return op.Conv(
+        x,
+        op.constant(filters, x.dtype),
+        strides=window.strides,
+        dilations=window.dilations,
+        pads=[*window.before, *(max(reached, 0) for reached in beyond if isinstance(reached, int))],
+        group=channels,
+    )
 
 
 def _by_row_products(
