@@ -16,8 +16,11 @@ CASES = [
     (lambda op, x, y: op.Where(op.Greater(x, 0.0), y, x), ("N", 3, 4)),
     (lambda op, x, y: op.Transpose(x, perm=[2, 0, 1]), (1, "N", 3)),
     (lambda op, x, y: op.Transpose(x), (1, 3, "N")),
+    (lambda op, x, y: op.Size(x), ()),
     (lambda op, x, y: op.Squeeze(x, [-1]), ("N", 3)),
     (lambda op, x, y: op.Unsqueeze(x, [0, -1]), (1, "N", 3, 1, 1)),
+    (lambda op, x, y: op.Reshape(op.ReduceSum(y, [0]), [2, -1]), (2, 2)),
+    (lambda op, x, y: op.Reshape(x, [0, 1, 3]), ("N", 1, 3)),
     (lambda op, x, y: op.ReduceSum(x, [1], keepdims=0), ("N", 1)),
     (lambda op, x, y: op.ReduceMean(x, [0, -1], keepdims=1), (1, 3, 1)),
 ]
@@ -45,6 +48,12 @@ def test_what_does_not_follow_is_left_open(emit):
     x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(["N", 3]))
     graph = ir.Graph([x], [], nodes=[], name="g", opset_imports={"": 18})
     assert dims(emit(Builder(graph, 18), x)) is None
+
+
+def test_a_size_that_is_computed_is_left_open():
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(["N", 2, 3]))
+    graph = ir.Graph([x], [], nodes=[], name="g", opset_imports={"": 18})
+    assert dims(Builder(graph, 18).Reshape(x, [-1, 3])) == (None, 3)
 
 
 def test_names_that_differ_are_left_open():

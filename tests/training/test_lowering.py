@@ -177,3 +177,31 @@ def test_only_zeros_make_tiles():
     assert operators(lowered(model)) == ["Pad", "Pad", "Add"]
     both = parsed(f"g (float[N, 2] a, float[N, 2] b) => (float[N, 4] y) <{pads}> {{ {body.replace(', one', '')} }}")
     assert operators(lowered(both)) == ["Concat"]
+
+
+# y of g [N, 1024] times the number s, in several forms, and what is left of the multiplication by s.
+SCALED = [
+    ("d = Mul(g, s) y = Gemm<transB = 1>(d, w)", "float[3, 1024] w", ["Gemm", "Mul"]),  # s (g w)
+    ("d = Mul(s, g) y = Gemm<transA = 1, alpha = 0.5>(x, d)", "float[N, 3] x", ["Mul", "Gemm"]),  # (s x) g
+    ("d = Mul(g, s) e = Reshape(d, flat) y = MatMul(x, e)", "float[3, N] x", ["Reshape", "Mul", "MatMul"]),
+    # Nothing but its shape and its sum is wanted.
+    ("d = Mul(g, s) y = ReduceSum<keepdims = 0>(d, zero)", "", ["Shape", "Gather", "Expand", "Mul", "MatMul"]),
+    ("d = Mul(g, s) y = Gemm(d, w, b)", "float[1024, 3] w, float[3] b", ["Mul", "Gemm"]),  # there is more in it
+    ("d = Mul(g, v) y = MatMul(d, w)", "float[1024, 3] w, float[1024] v", ["Mul", "MatMul"]),
+]
+
+
+@pytest.mark.parametrize(("body", "others", "expected"), SCALED, ids=str)
+def test_products_of_scaled_tensors(body, others, expected):
+    constants = "int64[2] flat = {-1, 1024}, int64[1] zero = {0}"
+    inputs = "float[N, 1024] g, float s" + (f", {others}" if others else "")
+    model = parsed(f"graph ({inputs}) => (float y) <{constants}> {{ {body} }}")
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    result = lowered(model)
+    assert operators(result) == expected
+    random = np.random.default_rng(0)
+    shapes = {v.name: [d.dim_value or 6 for d in v.type.tensor_type.shape.dim] for v in model.graph.input}
+    feeds = {name: np.asarray(random.normal(size=shape), np.float32) for name, shape in shapes.items()}
+    names = {value.name for value in result.graph.input}
+    got = run_on_runtime(result, {name: array for name, array in feeds.items() if name in names})["y"]
+    np.testing.assert_allclose(got, run_on_runtime(model, feeds)["y"], rtol=1e-4, atol=1e-4)

@@ -5,11 +5,12 @@ A light stand-in for shape inference, which needs a whole model: rules that know
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
-from onward.graph.nodes import attribute, integers
+from onward.graph.nodes import attribute, constant_of, integers
 from onward.graph.shapes import Dim, dims
 
 _ELEMENTWISE = frozenset(
@@ -25,6 +26,9 @@ Shape = list[Dim]
 
 def propagate_shape(node: ir.Node) -> None:
     """Give the output of a node its shape, if that follows from those of its inputs."""
+    if node.op_type == "Size":
+        node.outputs[0].shape = ir.Shape([])
+        return
     shapes = [None if value is None else dims(value) for value in node.inputs]
     if not shapes or shapes[0] is None:
         return
@@ -86,8 +90,20 @@ def _reduce(node: ir.Node, shape: Shape) -> Shape | None:
     return [size for axis, size in enumerate(shape) if axis not in axes]
 
 
+def _reshape(node: ir.Node, shape: Shape) -> Shape | None:
+    target = constant_of(node.inputs[1]) if len(node.inputs) > 1 else None
+    if target is None or (0 in target and attribute(node, "allowzero", 0)):
+        return None
+    sizes: Shape = [shape[axis] if size == 0 else None if size < 0 else int(size) for axis, size in enumerate(target)]
+    known, numbers = [n for n in shape if isinstance(n, int)], [n for n in sizes if isinstance(n, int)]
+    if len(known) == len(shape) and len(numbers) == len(sizes) - 1 and 0 not in numbers:
+        return [math.prod(known) // math.prod(numbers) if size is None else size for size in sizes]
+    return sizes
+
+
 _RULES: dict[str, Callable[[ir.Node, Shape], Shape | None]] = {
     "Reduce": _reduce,
+    "Reshape": _reshape,
     "Squeeze": _squeeze,
     "Transpose": _transpose,
     "Unsqueeze": _unsqueeze,

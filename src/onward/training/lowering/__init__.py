@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from onward.graph.builder import Builder
 from onward.graph.replacement import Replacement, replace_node
-from onward.training.lowering import losses, masks, pooling, reductions, slices
+from onward.training.lowering import losses, masks, pooling, products, reductions, slices
 
 _LOWERINGS: dict[str, Replacement] = {"SoftmaxCrossEntropyLoss": losses.softmax_cross_entropy}
 # Of nodes that we have written ourselves.
@@ -24,11 +24,19 @@ _BACKWARD_LOWERINGS: dict[str, Replacement] = {
     "Where": masks.mask,
 }
 
+# And of what these have become.
+_AFTERWARDS: dict[str, Replacement] = {
+    "Gemm": products.scaled_operand,
+    "MatMul": products.scaled_operand,
+    "Shape": products.shape_of_scaled,
+}
+
 
 def lower(op: Builder, forward: Collection[ir.Node] = ()) -> None:
     """Replace nodes of the graph of `op`, in place; `forward` are those of the user's model."""
-    for node in list(op.graph):
-        known = _LOWERINGS if node in forward else {**_LOWERINGS, **_BACKWARD_LOWERINGS}
-        lowering = known.get(node.op_type) if node.domain == "" else None
-        if lowering is not None:
-            replace_node(op, node, lowering)
+    for own, everywhere in ((_BACKWARD_LOWERINGS, _LOWERINGS), (_AFTERWARDS, {})):
+        for node in list(op.graph):
+            known = everywhere if node in forward else {**everywhere, **own}
+            lowering = known.get(node.op_type) if node.domain == "" else None
+            if lowering is not None:
+                replace_node(op, node, lowering)

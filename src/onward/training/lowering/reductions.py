@@ -37,4 +37,5 @@ def sum_of_rows(op: Builder, node: ir.Node) -> list[ir.Value] | None:
         ones = op.constant(np.ones(math.prod(known)), x.dtype)
     else:
         ones = op.Expand(op.constant(1.0, x.dtype), op.dim(matrix, 0))
+        ones.shape = ir.Shape([None])
     return [op.MatMul(ones, matrix)]

@@ -1,0 +1,63 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onward.graph.builder import Builder
+from onward.graph.nodes import constant_of, input_at
+from onward.graph.shapes import dims
+
+_MANY_COLUMNS = 1024
+
+
+def scaled_operand(op: Builder, node: ir.Node) -> list[ir.Value] | None:
+    """(s D) w as s (D w) or D (s w), where s is a number and D has many columns: the gradients of scores by classes.
+
+    The mean of a loss over tokens divides a gradient of tokens times classes, a pass over what may be the largest
+    tensor of all; its products with weights and with inputs are far smaller.
+    """
+    if input_at(node, 2) is not None:
+        return None
+    a, b = node.inputs
+    for wide, other in ((a, b), (b, a)):
+        found = None if wide is None or other is None or dims(other) is None else _unscaled(op, wide)
+        if found is None:
+            continue
+        value, factor, columns = found
+        assert other is not None
+        small = columns not in (dims(other) or ())
+        if small:
+            other = op.Mul(other, factor)
+        operands = (value, other) if wide is a else (other, value)
+        product = op.emit(node.op_type, *operands, **{name: attr.value for name, attr in node.attributes.items()})
+        return [product if small else op.Mul(product, factor)]
+    return None
+
+
+def shape_of_scaled(op: Builder, node: ir.Node) -> list[ir.Value] | None:
+    """The shape of s D is that of D: nobody else may need s D."""
+    found = None if node.inputs[0] is None else _unscaled(op, node.inputs[0])
+    if found is None:
+        return None
+    return [op.Shape(found[0], **{name: attr.value for name, attr in node.attributes.items()})]
+
+
+def _unscaled(op: Builder, value: ir.Value) -> tuple[ir.Value, ir.Value, int] | None:
+    """D, s and the columns of D, if a value is s D or that in another shape with as many columns."""
+    columns = (dims(value) or (None,))[-1]
+    if value.dtype != ir.DataType.FLOAT or not isinstance(columns, int) or columns < _MANY_COLUMNS:
+        return None
+    source, shape = value, None
+    while (node := source.producer()) is not None and node.op_type == "Reshape" and node.inputs[0] is not None:
+        # The last one decides, as long as it says what each size is.
+        shape = constant_of(node.inputs[1]) if shape is None else shape
+        if shape is None or 0 in shape:
+            return None
+        source = node.inputs[0]
+    if node is None or node.op_type != "Mul":
+        return None
+    for tensor, factor in (node.inputs, reversed(node.inputs)):
+        if tensor is not None and factor is not None and dims(factor) == ():
+            return tensor if shape is None else op.Reshape(tensor, shape), factor, columns
+    return None
