@@ -92,7 +92,11 @@ def _batch_training(
     axes = [0, *range(2, rank(x))]
     wide = _wide(op, x)
     momentum = attribute(node, "momentum", 0.9)
-    groups = _groups(op, node, wide, axes) if momentum else _groups_of_batch(op, node, wide, axes)
+    # onnxruntime may write the returned statistics where the given ones are: safe only where nobody else has those.
+    returned = not momentum and all(
+        given.producer() is not None and len(given.uses()) == 1 for given in node.inputs[3:]
+    )
+    groups = _groups_of_batch(op, node, wide, axes) if returned else _groups(op, node, wide, axes)
     number = _count(op, x, axes, wide.dtype)
     terms: list[ir.Value] = []
     dscale = dbias = dmean = dvar = None
