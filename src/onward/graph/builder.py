@@ -142,15 +142,20 @@ class Builder(Emitter):
 
     # Moving between shapes --------------------------------------------------------------------------------------
 
-    def reshape(self, x: ir.Value, shape: Operand) -> ir.Value:
-        """`x` reshaped; `shape` is a list of sizes (at most one -1) or an int64 value."""
+    def reshape(self, x: ir.Value, shape: Operand, *, exact: bool = False) -> ir.Value:
+        """`x` reshaped; `shape` is a list of sizes (at most one -1) or an int64 value.
+
+        `exact` says that there is no -1, so that a size which turns out to be 0 at run time is that and not "as in x".
+        """
         wanted = shape if isinstance(shape, ir.Value) else tuple(int(size) for size in shape)
         if isinstance(wanted, tuple):
             if static_shape(x) == wanted:
                 return x
             if 0 in wanted:
                 return self.Reshape(x, np.array(wanted, np.int64), allowzero=1)
-        return self.Reshape(x, self._shape_operand(shape))
+        # Older opsets cannot say it.
+        allowzero = {"allowzero": 1} if exact and isinstance(wanted, ir.Value) and self.opset >= 14 else {}
+        return self.Reshape(x, self._shape_operand(shape), **allowzero)
 
     def reshape_like(self, x: ir.Value, like: ir.Value) -> ir.Value:
         """`x` with the shape of `like`, which has as many elements."""
@@ -161,9 +166,7 @@ class Builder(Emitter):
         # One free dimension can be inferred from the number of elements, unless that number may be zero.
         if known is not None and (not unknown or (len(unknown) == 1 and 0 not in known)):
             return self.reshape(x, [dim if isinstance(dim, int) else -1 for dim in known])
-        # A size of 0 at run time would otherwise mean "as in x"; older opsets cannot say that it does not.
-        allowzero = {"allowzero": 1} if self.opset >= 14 else {}
-        return self.Reshape(x, self.shape(like), **allowzero)
+        return self.reshape(x, self.shape(like), exact=True)
 
     def expand_like(self, x: ir.Value, like: ir.Value) -> ir.Value:
         """`x` broadcast to the shape of `like`."""

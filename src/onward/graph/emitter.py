@@ -174,6 +174,8 @@ class Emitter:
                 raise NeedsOpsetError(op_type, since)
             elif operand is not None:
                 attributes[former[index]] = operand.tolist() if isinstance(operand, np.ndarray) else operand
+        if self.opset < 11 and min(attributes.get("axes") or (0,)) < 0:
+            raise NeedsOpsetError(op_type, 11)  # before, axes were not counted from the end
         return inputs, attributes
 
     def _schema_for(
@@ -192,7 +194,9 @@ class Emitter:
             return current
         # What were attributes in this opset may be inputs in the one that has the rest.
         forms = ((inputs, attributes), modern)
-        later = [s for s in all_schemas(op_type) if s.since_version > self.opset and any(_accepts(s, *f) for f in forms)]
+        later = [
+            s for s in all_schemas(op_type) if s.since_version > self.opset and any(_accepts(s, *f) for f in forms)
+        ]
         if not later:
             types = [str(x.dtype) if isinstance(x, ir.Value) else repr(x) for x in inputs]
             raise OnwardError(f"no opset has {op_type}({', '.join(types)}) with attributes {sorted(attributes)}")

@@ -110,10 +110,20 @@ def _fixed(node: ir.Node) -> Iterator[tuple[ir.Value, int]]:
         yield from ((x, 3) for x in node.inputs[_FIRST_STATE : _FIRST_STATE + 2] if x is not None)
     if node.op_type == "Transpose" and "perm" in node.attributes:
         yield node.outputs[0], len(attribute(node, "perm", ()))
+    if node.op_type == "Loop":
+        yield from _states(node)
     if node.op_type in ("Reshape", "ConstantOfShape"):
         shape = None if node.inputs[-1] is None else node.inputs[-1].shape
         if shape is not None and len(shape) == 1 and isinstance(shape[0], int):
             yield node.outputs[0], shape[0]
+
+
+def _states(node: ir.Node) -> Iterator[tuple[ir.Value, int]]:
+    """A loop returns its states as they came, or as its body returned them; inference trusts neither."""
+    body = node.attributes["body"].as_graph()
+    for y, x, after in zip(node.outputs, node.inputs[2:], body.outputs[1:], strict=False):
+        if x is not None and x.shape is not None and after.shape is not None and len(x.shape) == len(after.shape):
+            yield y, len(x.shape)
 
 
 def _links(node: ir.Node) -> Iterator[Link]:

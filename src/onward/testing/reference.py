@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from onnx.reference.op_run import OpRun
+from onnx.reference.ops import op_loop
 
 Array = np.ndarray[Any, Any]
 
@@ -103,3 +104,37 @@ class GlobalLpPool(OpRun):
 
     def _run(self, x: Array, p: int = 2) -> tuple[Array]:
         return ((np.abs(x) ** p).sum(axis=tuple(range(2, x.ndim)), keepdims=True) ** (1 / p),)
+
+
+class GatherElements(OpRun):
+    """The indices may have fewer elements than the data along other axes."""
+
+    op_domain = ""
+
+    def _run(self, data: np.ndarray, indices: np.ndarray, axis: int = 0) -> tuple[np.ndarray]:
+        places: list[np.ndarray] = list(np.indices(indices.shape))
+        places[axis] = indices
+        return (data[tuple(places)],)
+
+
+class Loop(op_loop.Loop):
+    """Stacks what it keeps of each iteration along a new axis; the reference evaluator joins it along the first one."""
+
+    op_domain = ""
+    body: Any
+
+    def _run(  # type: ignore[override]
+        self, count: Any, going: Any, *states: Any, context: dict[str, Any] | None = None, **_: Any
+    ) -> tuple[Any, ...]:
+        current, iteration = list(states), 0
+        kept: list[list[Any]] = [[] for _ in self.body.output_names[1 + len(states) :]]
+        going = True if going is None else going
+        while going and (count is None or iteration < count):
+            values = (np.array(iteration), np.array(going), *current)
+            inputs = {**(context or {}), **dict(zip(self.body.input_names, values, strict=True))}
+            going, *results = self._run_body(inputs)  # type: ignore[attr-defined]
+            current = results[: len(states)]
+            for rows, row in zip(kept, results[len(states) :], strict=True):
+                rows.append(row)
+            iteration += 1
+        return (*current, *(np.stack(rows) if rows else np.empty(0) for rows in kept))

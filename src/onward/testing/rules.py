@@ -20,7 +20,7 @@ from onnx.reference.op_run import OpRun
 
 from onward.autodiff.gradient import gradient
 from onward.testing import recurrent
-from onward.testing.reference import ConvTranspose, GlobalLpPool, GlobalMaxPool, Pad
+from onward.testing.reference import ConvTranspose, GatherElements, GlobalLpPool, GlobalMaxPool, Loop, Pad
 
 Feeds = dict[str, np.ndarray]
 
@@ -148,7 +148,7 @@ class Gelu(OpRun):
 
 
 _OPERATORS: list[type[OpRun]] = [
-    *(ConvTranspose, Erf, Gelu, GlobalLpPool, GlobalMaxPool, Pad),
+    *(ConvTranspose, Erf, GatherElements, Gelu, GlobalLpPool, GlobalMaxPool, Loop, Pad),
     *(recurrent.GRU, recurrent.LSTM, recurrent.RNN, recurrent.Scan),
 ]
 

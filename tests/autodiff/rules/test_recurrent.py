@@ -15,8 +15,8 @@ import torch
 from onnx import TensorProto, helper
 
 import onward
-from onward.graph import recurrence
 from onward.errors import OnwardError
+from onward.graph import recurrence
 from onward.testing import check_vjp, run_on_reference, run_on_runtime
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}

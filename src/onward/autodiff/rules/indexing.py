@@ -99,7 +99,8 @@ def gather_nd(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
     x, indices = node.inputs
     batch_dims = attribute(node, "batch_dims", 0)
     known = constant_of(indices)
-    if known is not None and not batch_dims and is_distinct(known.reshape(-1, known.shape[-1]), dims(x) or ()):
+    sizes = dims(x) or (None,) * (0 if known is None else known.shape[-1])
+    if known is not None and not batch_dims and is_distinct(known.reshape(-1, known.shape[-1]), sizes):
         return [op.ScatterND(op.zeros_like(x), indices, dy)]
     return [put_nd(op, op.zeros_like(x), indices, dy, batch_dims)]
 

@@ -45,9 +45,10 @@ def tile(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
             parts += [tiled[axis]] if axis in tiled else []
             parts.append(extent(op, x, axis))
         copies = [axis + index for index, axis in enumerate(tiled)]
-        return [op.ReduceSum(op.reshape(dy, joined(op, parts)), copies, keepdims=0)]
+        return [op.ReduceSum(op.reshape(dy, joined(op, parts), exact=True), copies, keepdims=0)]
     pairs = op.Concat(op.Unsqueeze(repeats, [1]), op.Unsqueeze(op.shape(x), [1]), axis=1)
-    return [op.ReduceSum(op.Reshape(dy, op.Reshape(pairs, [-1])), list(range(0, 2 * rank(x), 2)), keepdims=0)]
+    parted = op.reshape(dy, op.Reshape(pairs, [-1]), exact=True)
+    return [op.ReduceSum(parted, list(range(0, 2 * rank(x), 2)), keepdims=0)]
 
 
 @vjp("Concat")

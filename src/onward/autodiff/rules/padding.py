@@ -35,8 +35,7 @@ def slice_(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
         else:
             start = (starts or ())[index]
         first = _first(op, start, extent(op, x, axis), step)
-        # Backwards, the lowest position is that of the last element.
-        spans[axis] = (first if step > 0 else first + (size - 1) * step, size * abs(step))
+        spans[axis] = (first if step > 0 else _last(op, first, size, step), size * abs(step))
     backwards = [axis for axis in axes if step_of[axis] < 0]
     if backwards:
         dy = _reversed(op, dy, backwards)
@@ -51,6 +50,13 @@ def _first(op: Builder, start: Extent, size: Extent, step: int) -> Extent:
         start = most(op, size + start, 0)
     last = size if step > 0 else size - 1
     return start if isinstance(start, int) and start == 0 else least(op, most(op, start, 0), last)
+
+
+def _last(op: Builder, first: Extent, size: Extent, step: int) -> Extent:
+    """Where a slice that goes backwards ends: the lowest of its positions, 0 where it has none."""
+    if isinstance(size, int):
+        return first + (size - 1) * step if size else 0
+    return op.Where(op.Equal(size, 0), 0, first + (size - 1) * step)
 
 
 def _reversed(op: Builder, x: ir.Value, axes: list[int]) -> ir.Value:
@@ -68,7 +74,8 @@ def _spread(op: Builder, dy: ir.Value, y: ir.Value, steps: dict[int, int]) -> ir
     for axis, position in zip(strided, inner, strict=True):
         after[position] = steps[axis] - 1
     spread = op.Pad(op.Unsqueeze(dy, inner), [0] * len(after) + after)
-    return op.reshape(spread, joined(op, [extent(op, y, axis) * steps.get(axis, 1) for axis in range(rank(y))]))
+    shape = joined(op, [extent(op, y, axis) * steps.get(axis, 1) for axis in range(rank(y))])
+    return op.reshape(spread, shape, exact=True)
 
 
 @vjp("Pad")

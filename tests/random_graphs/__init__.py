@@ -1,0 +1,1 @@
+"""Random models of operators that have a gradient, for property-based tests."""
