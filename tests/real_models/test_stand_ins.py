@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from onward import gradient
-from onward.errors import OnwardError
+from onward.errors import NotDifferentiableError, OnwardError
 from onward.graph.prepare import prepare
 from onward.graph.shapes import dims
 from onward.testing import check_gradient, run_on_runtime
@@ -153,6 +153,24 @@ def test_numbers_of_the_example_that_a_model_was_traced_with():
     }""")
     check_gradient(model, random_feeds(0, x=(4, 3), w=(3, 2)), wrt=["w", "x"])
     feeds = {**random_feeds(0, x=(4, 3), w=(3, 2)), "y_grad": np.ones((1, 8))}
+    assert run_on_runtime(gradient(model, wrt=["w"]), feeds)["w_grad"].shape == (3, 2)
+
+
+def test_an_output_of_another_rank_than_it_claims():
+    """A recognizer of captchas says [1, seqlen] of what a Reshape to three computed sizes returns."""
+    model = model_from(
+        """g (double[n, 3, t] x, double[3, 2] w) => (double[n, seqlen] y) {
+        z = Transpose<perm = [0, 2, 1]>(x)
+        m = MatMul(z, w)
+        s = Shape(m)
+        twice = Add(s, s)
+        shape = Sub(twice, s)
+        y = Reshape(m, shape)
+    }""",
+        12,
+    )
+    check_gradient(model, random_feeds(0, x=(2, 3, 4), w=(3, 2)), wrt=["w", "x"])
+    feeds = {**random_feeds(0, x=(2, 3, 4), w=(3, 2)), "y_grad": np.ones((2, 4, 2))}
     assert run_on_runtime(gradient(model, wrt=["w"]), feeds)["w_grad"].shape == (3, 2)
 
 
@@ -381,3 +399,14 @@ def test_what_numbers_are_compared_with_is_no_weight():
     }""")
     with pytest.raises(OnwardError, match="no trainable"):
         gradient(model)
+
+
+def test_a_model_that_ends_in_argmax():
+    """The error says which value has a gradient."""
+    model = model_from("""g (double[n, 3] x, double[3, 4] w) => (int64[n] y) {
+        scores = MatMul(x, w)
+        best = ArgMax<axis = 1, keepdims = 0>(scores)
+        y = Identity(best)
+    }""")
+    with pytest.raises(NotDifferentiableError, match=r"No output has; make the value .* of the model: 'scores'"):
+        gradient(model, wrt=["w"])

@@ -124,9 +124,22 @@ def output_names(model: ir.Model, of: str | Sequence[str] | None) -> list[str]:
         if not is_floating(outputs[name]):
             raise NotDifferentiableError(
                 f"output {name!r} has type {outputs[name].type}; only float, double, float16 and bfloat16 tensors have "
-                f"a gradient. Name another output in `of`; the model has {', '.join(map(repr, outputs))}."
+                f"a gradient. {_other_output(outputs, outputs[name])}"
             )
     return names
+
+
+def _other_output(outputs: Mapping[str, ir.Value], chosen: ir.Value) -> str:
+    """What to name in `of` instead of an output without derivative: models may end in an ArgMax."""
+    if any(is_floating(output) for output in outputs.values()):
+        return f"Name another output in `of`; the model has {', '.join(map(repr, outputs))}."
+    value: ir.Value | None = chosen
+    while value is not None and not is_floating(value):
+        producer = value.producer()
+        inputs = [] if producer is None else [x for x in producer.inputs if x is not None and not x.is_initializer()]
+        value = next((x for x in inputs if is_floating(x)), inputs[0] if inputs else None)
+    origin = "" if value is None else f": {value.name!r}"
+    return f"No output has; make the value that it is computed from an output of the model{origin}."
 
 
 def _candidates(model: ir.Model) -> list[str]:

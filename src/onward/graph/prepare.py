@@ -154,15 +154,17 @@ def forget_annotations(model: ir.Model) -> None:
     """Take from a file's shapes what may be wrong; inference finds out most of it again.
 
     Some exporters write -1 or ? for a dimension that they do not know; equal ones are not equal dimensions. And where
-    an input has a dimension without a number, the numbers of results may be those of an example that was traced.
+    an input has a dimension without a number, the numbers of results may be those of an example that was traced. (Of
+    operators that onnx does not know, they are all there is.)
     """
     given = [value for value in model.graph.inputs if not value.is_initializer()]
     traced = any(value.shape is None or not value.shape.is_static() for value in given)
     for graph in model.graphs():
         for value in graph.inputs:
             value.shape = _forgetful(value.shape, numbers=False)
-        for value in (output for node in graph for output in node.outputs):
-            value.shape = _forgetful(value.shape, numbers=traced)
+        for node in graph:
+            for value in node.outputs:
+                value.shape = _forgetful(value.shape, numbers=traced and node.domain == "")
 
 
 def _forgetful(shape: ir.Shape | None, *, numbers: bool) -> ir.Shape | None:

@@ -81,14 +81,30 @@ def infer_shapes(model: ir.Model) -> None:
         if kind is not None and _is_unknown_operator(model, value.producer())
     }
     _infer_from(model, annotations, known)
+    known = _infer_ranks(model, annotations, known)
+    _learn_all(annotations)
+    _infer_ranks(model, annotations, known)
+
+
+def _infer_ranks(model: ir.Model, annotations: Annotations, known: Annotations) -> Annotations:
+    """Infer again with the ranks that operators imply, as long as there are more of them."""
     while found := _implied(model):
+        before = {value: (value.type, value.shape) for value in annotations}
         try:
             _infer_from(model, annotations, {**known, **found})
         except InvalidModelError:
             # A rank that cannot be comes from a branch that is never taken, or from a wrong annotation.
-            _infer_from(model, annotations, known)
+            for value, (value_type, shape) in before.items():
+                value.type, value.shape = value_type, shape
             break
-        known.update(found)
+        known = {**known, **found}
+        _learn_all(before)  # knowing more, inference finds less at times
+    return known
+
+
+def _learn_all(annotations: Annotations) -> None:
+    for value, (value_type, shape) in annotations.items():
+        _learn(value, value_type, _without_placeholders(shape))
 
 
 def _is_unknown_operator(model: ir.Model, node: ir.Node | None) -> bool:
@@ -124,9 +140,6 @@ def _infer_from(model: ir.Model, annotations: Annotations, known: Annotations) -
             found = inferred.get(value.name or "")
             if found is not None:
                 _learn(value, found.type, found.shape)
-            if value in annotations:
-                annotated_type, annotated_shape = annotations[value]
-                _learn(value, annotated_type, _without_placeholders(annotated_shape))
 
 
 def _infer(proto: onnx.ModelProto) -> onnx.ModelProto:
