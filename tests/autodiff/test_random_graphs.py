@@ -7,6 +7,7 @@ ONWARD_RANDOM_GRAPHS=100000 python -m pytest tests/autodiff/test_random_graphs.p
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -31,7 +32,7 @@ from onward.errors import OpsetError
 from onward.graph.finish import finish
 from onward.graph.prepare import prepare
 from onward.graph.upgrade import upgrade
-from onward.testing import run_on_runtime
+from onward.testing import run_on_runtime, temporary_rules
 
 OPSETS = (11, 12, 13, 15, 16, 17, 18, 20, 21, 22)
 WANTED = os.environ.get("ONWARD_RANDOM_GRAPHS")
@@ -68,7 +69,7 @@ def written(data: Any, **options: Any) -> tuple[Program, list[Tensor]]:
         hypothesis.reject()
 
 
-def form_of(data: Any, program: Program, dtype: Any = np.float32) -> Form:
+def form_of(data: Any, program: Program, dtype: Any = np.float32, fed: bool = False) -> Form:
     """Any type of dimension for any axis, any opset, some of the leaves as parameters."""
     known = st.sampled_from(["static", "unknown", "shared", "own"])
     return Form(
@@ -76,6 +77,7 @@ def form_of(data: Any, program: Program, dtype: Any = np.float32) -> Form:
         opset=data.draw(st.sampled_from(OPSETS)),
         dims=tuple(data.draw(st.lists(known, min_size=1, max_size=5))),
         parameters=data.draw(st.integers(0, len(program.leaves))),
+        fed=fed,
     )
 
 
@@ -88,7 +90,7 @@ def test_gradients_equal_differences_in_every_form(data) -> None:
         gradients = check_differences(program, outputs)
     except RejectedError:
         hypothesis.reject()
-    form = form_of(data, program)
+    form = form_of(data, program, fed=data.draw(st.integers(0, 3)) == 0)
     hypothesis.note(repr(form))
     check_form(program, outputs, gradients, form)
 
@@ -139,3 +141,26 @@ def test_models_of_newer_opsets_compute_the_same(data) -> None:
     after = run_on_runtime(new, feeds)
     for name, array in before.items():
         np.testing.assert_allclose(after[name], array, rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "wrong"),
+    [
+        ("Mul", lambda op, node, dy: (dy * node.inputs[1], dy * node.inputs[0] * 0.999)),
+        ("Sub", lambda op, node, dy: (dy, dy)),
+        ("Max", lambda op, node, dy: [dy for _ in node.inputs]),
+    ],
+)
+def test_wrong_rules_are_found(op_type: str, wrong: Any) -> None:
+    """By differences, in one of forty programs of functions of two values."""
+    found = 0
+    with temporary_rules():
+        onward.vjp(op_type, broadcast=True, override=True)(wrong)
+        for seed in range(40):
+            try:
+                check_differences(*write(random.Random(seed).randint, ["binary_function"]))
+            except AssertionError as error:
+                found += "differences" in str(error)
+            except RejectedError:
+                continue
+    assert found

@@ -146,3 +146,23 @@ def resize(program: Program) -> Tensor:
     return program.add(
         "Resize", x, *operands, mode=mode, coordinate_transformation_mode=transform, nearest_mode="floor"
     )
+
+
+@step
+def recurrent(program: Program) -> Tensor:
+    x = program.pick(lambda tensor: tensor.ndim == 3 and 0 < tensor.array.size <= 24)
+    op_type, gates = program.choice([("RNN", 1), ("GRU", 3), ("LSTM", 4)])
+    direction = program.choice(["forward", "reverse", "bidirectional"])
+    ways, hidden = 2 if direction == "bidirectional" else 1, program.integer(1, 2)
+    operands: list[Tensor | None] = [
+        x,
+        program.leaf((ways, gates * hidden, x.shape[2]), -0.7, 0.7),
+        program.leaf((ways, gates * hidden, hidden), -0.7, 0.7),
+    ]
+    if program.flag():
+        lengths = np.array([program.integer(1, x.shape[0]) for _ in range(x.shape[1])], np.int32)
+        initial = program.leaf((ways, x.shape[1], hidden))
+        operands += [program.leaf((ways, 2 * gates * hidden), -0.5, 0.5), program.constant(lengths), initial]
+    options = {"linear_before_reset": int(program.flag())} if op_type == "GRU" else {}
+    made = program.add(op_type, *operands, outputs=2, hidden_size=hidden, direction=direction, **options)
+    return program.choice(made)

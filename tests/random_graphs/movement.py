@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from onnx import TensorProto, helper
 
 from tests.random_graphs.operators import axis_of, step
 from tests.random_graphs.program import Program, RejectedError, Tensor
@@ -234,3 +235,59 @@ def depth_to_space(program: Program) -> Tensor:
 def space_to_depth(program: Program) -> Tensor:
     x = program.pick(lambda tensor: tensor.ndim == 4 and tensor.shape[2] % 2 == 0 and tensor.shape[3] % 2 == 0)
     return program.add("SpaceToDepth", x, blocksize=2)
+
+
+@step
+def as_another(program: Program) -> Tensor:
+    """Reshaped or expanded to the shape of another value, which is computed at run time as exporters do it."""
+    x = program.pick(lambda tensor: 0 < tensor.array.size <= 32)
+    fits = [y for y in program.visible() if y.array.size == x.array.size and y.ndim > 0]
+    if program.flag():
+        return program.add("Reshape", x, program.add("Shape", program.choice(fits)))
+    wide = [y for y in program.visible() if y.ndim > 0 and _expands(x, y)]
+    return program.add("Expand", x, program.add("Shape", program.choice(wide)))
+
+
+def _expands(x: Tensor, y: Tensor) -> bool:
+    try:
+        return np.broadcast_shapes(x.shape, y.shape) == y.shape
+    except ValueError:
+        return False
+
+
+@step
+def flattened_by_its_shape(program: Program) -> Tensor:
+    """x `[a, b, ...]` as `[a b, -1]`, or with its last two axes exchanged for one: arithmetic on sizes."""
+    x = program.pick(lambda tensor: tensor.ndim >= 2 and tensor.array.size > 0)
+    shape = program.add("Shape", x)
+    first = program.add("Gather", shape, ints(program, [0]), axis=0)
+    second = program.add("Gather", shape, ints(program, [1]), axis=0)
+    rows = program.add("Mul", first, second) if program.flag() else first
+    sizes = [rows, ints(program, [-1])] if program.flag() else [ints(program, [-1]), second]
+    return program.add("Reshape", x, program.add("Concat", *sizes, axis=0))
+
+
+@step
+def cut_to_size(program: Program) -> Tensor:
+    """The first elements of an axis, as many as another value has."""
+    x = program.pick(lambda tensor: tensor.ndim > 0 and tensor.array.size > 0)
+    axis = program.integer(0, x.ndim - 1)
+    y = program.pick(lambda tensor: tensor.ndim > 0 and 0 < tensor.shape[0] <= x.shape[axis])
+    end = program.add("Gather", program.add("Shape", y), ints(program, [0]), axis=0)
+    return program.add("Slice", x, ints(program, [0]), end, ints(program, [axis]))
+
+
+@step
+def zeros_or_ones(program: Program) -> Tensor:
+    """x times a tensor that was made of its shape."""
+    x = program.pick()
+    value = helper.make_tensor("value", TensorProto.INT64, [1], [program.integer(1, 2)])
+    filled = program.add("ConstantOfShape", program.add("Shape", x), value=value)
+    return program.add("Mul", x, program.add("CastLike", filled, x))
+
+
+@step
+def one_hot(program: Program) -> Tensor:
+    values = program.leaf((2,))
+    indices = ints(program, [program.integer(-3, 2) for _ in range(program.integer(1, 3))])
+    return program.add("OneHot", indices, ints(program, 3), values, axis=program.integer(-2, 1))

@@ -159,6 +159,7 @@ class Form:
     opset: int = OPSET
     dims: tuple[str, ...] = ("static",)  # repeated for all axes of all inputs
     parameters: int = 0  # so many of the leaves are initializers
+    fed: bool = False  # indices, axes and sizes are inputs, so that nobody knows them; needs the newest opset
 
 
 def build(program: Program, outputs: Sequence[Tensor], form: Form) -> onnx.ModelProto:
@@ -176,7 +177,12 @@ def build(program: Program, outputs: Sequence[Tensor], form: Form) -> onnx.Model
             axes += 1
             shape.append({"static": size, "unknown": None, "shared": f"d{size}"}.get(known, f"{leaf.name}_{axis}"))
         inputs.append(_value_info(leaf.name, array, shape))
-    weights.extend(numpy_helper.from_array(converted(c.array, form.dtype), c.name) for c in program.constants)
+    for constant in program.constants:
+        array = converted(constant.array, form.dtype)
+        if form.fed and array.dtype == np.int64:
+            inputs.append(_value_info(constant.name, array, array.shape))
+        else:
+            weights.append(numpy_helper.from_array(array, constant.name))
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(form.dtype))
     graph = helper.make_graph(
         program.nodes,
@@ -187,7 +193,7 @@ def build(program: Program, outputs: Sequence[Tensor], form: Form) -> onnx.Model
     )
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
     has_bodies = any(attribute.HasField("g") for node in made.graph.node for attribute in node.attribute)
-    return made if form.opset >= OPSET or has_bodies else in_opset(made, form.opset)
+    return made if form.opset >= OPSET or form.fed or has_bodies else in_opset(made, form.opset)
 
 
 def in_opset(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
