@@ -138,7 +138,10 @@ def test_models_of_newer_opsets_compute_the_same(data) -> None:
         new = finish(upgrade(prepare(old), data.draw(st.integers(version, 23))))
     except OpsetError:
         hypothesis.reject()
-    after = run_on_runtime(new, feeds)
+    try:
+        after = run_on_runtime(new, feeds)
+    except NO_KERNEL[0]:
+        hypothesis.reject()  # onnxruntime has fewer kernels of new opsets
     for name, array in before.items():
         np.testing.assert_allclose(after[name], array, rtol=1e-5, atol=1e-5, err_msg=name)
 
