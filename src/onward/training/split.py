@@ -30,7 +30,6 @@ from onward.training.labels import check_labels
 from onward.training.lowering import lower
 from onward.training.modes import keep_empty_training_mode, switch_to_evaluation, update_running_statistics
 from onward.training.randomness import draw_explicitly
-from onward.training.simplification import simplify
 
 RESET = "lazy_reset_grad"
 GRADIENT = "_grad"
@@ -99,7 +98,6 @@ def _split(forward: ir.Model, names: list[str], frozen: set[str], targets: set[s
     loss = graph.outputs[0]
     assert loss.dtype is not None
     statistics = update_running_statistics(op)
-    simplify(op)
     choose_forms(model, op, names)
     nodes = set(graph)
 

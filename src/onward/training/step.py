@@ -28,7 +28,6 @@ from onward.training.loss import attach_loss
 from onward.training.lowering import lower
 from onward.training.modes import UPDATED, update_running_statistics
 from onward.training.randomness import draw_explicitly
-from onward.training.simplification import simplify
 
 LEARNING_RATE, STEP = "learning_rate", "step"
 
@@ -90,7 +89,6 @@ def _step(
     loss_output = graph.outputs[0]
     assert loss_output.dtype is not None
     statistics = update_running_statistics(op, defaults=True)
-    simplify(op)
     choose_forms(model, op, names)
     nodes = set(graph)
 

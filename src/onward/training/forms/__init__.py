@@ -16,13 +16,17 @@ from onward.graph.replacement import Replacement, replace_node
 from onward.graph.shapes import infer_shapes
 from onward.training.forms.depthwise import depthwise_convolution
 from onward.training.forms.pooling import maximum
+from onward.training.forms.selection import select_before_moving
 from onward.training.forms.statistics import batch_normalization
 
 _FORMS: dict[str, Replacement] = {
     "BatchNormalization": batch_normalization,
     "Conv": depthwise_convolution,
+    "Gather": select_before_moving,
     "MaxPool": maximum,
 }
+# Those that onnxruntime folds and packs when it loads the model, if their weights are frozen.
+_WITH_WEIGHTS = ("BatchNormalization", "Conv")
 
 
 def choose_forms(model: ir.Model, op: Builder, trainable: Collection[str]) -> None:
@@ -33,8 +37,8 @@ def choose_forms(model: ir.Model, op: Builder, trainable: Collection[str]) -> No
     before = len(graph)
     for node in path:
         form = _FORMS.get(node.op_type) if node.domain == "" else None
-        # Frozen weights are folded and packed by onnxruntime when it loads the model.
-        if form is not None and (len(node.inputs) == 1 or any(value in carrying for value in node.inputs[1:])):
+        frozen = node.op_type in _WITH_WEIGHTS and not any(value in carrying for value in node.inputs[1:])
+        if form is not None and not frozen:
             replace_node(op, node, form)
     if len(graph) != before:
         infer_shapes(model)  # rules ask for the shapes of what was emitted

@@ -1,7 +1,4 @@
-"""Forward graphs in a form whose gradients are cheaper; runs before there are gradients.
-
-Values are preserved. Only graphs that train are rewritten: those for evaluation stay as people wrote them.
-"""
+"""Elements along an axis."""
 
 from __future__ import annotations
 
@@ -11,15 +8,7 @@ import onnx_ir as ir
 
 from onward.graph.builder import Builder
 from onward.graph.nodes import attribute, constant_of, integers
-from onward.graph.replacement import replace_node
 from onward.graph.shapes import dims
-
-
-def simplify(op: Builder) -> None:
-    """Rewrite the graph of `op` in place."""
-    for node in list(op.graph):
-        if node.op_type == "Gather" and node.domain == "":
-            replace_node(op, node, _select_before_moving)
 
 
 @dataclass
@@ -31,7 +20,7 @@ class _View:
     moved: bool = False
 
 
-def _select_before_moving(op: Builder, node: ir.Node) -> list[ir.Value] | None:
+def select_before_moving(op: Builder, node: ir.Node) -> list[ir.Value] | None:
     """Take one element along an axis of x itself, not of x with its axes in another order.
 
     torch's attention makes one product for queries, keys and values, moves the axis of these three to the front, and

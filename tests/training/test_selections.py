@@ -1,4 +1,4 @@
-"""Simplified graphs compute what the graphs before did."""
+"""Elements that are taken before axes are moved are the same."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from onward.graph.builder import Builder
 from onward.graph.finish import finish
 from onward.graph.prepare import prepare
 from onward.testing import run_on_runtime
-from onward.training.simplification import simplify
+from onward.training.forms import choose_forms
 
 X = np.random.default_rng(0).normal(size=(4, 2, 3, 5)).astype(np.float32)
 
 
-def simplified(model: onnx.ModelProto) -> onnx.ModelProto:
+def rewritten(model: onnx.ModelProto) -> onnx.ModelProto:
     graph = prepare(model)
-    simplify(Builder(graph.graph, graph.opset_imports[""]))
+    choose_forms(graph, Builder(graph.graph, graph.opset_imports[""]), ["x"])
     result = finish(graph)
     onnx.checker.check_model(result, full_check=True)
     return result
@@ -43,6 +43,6 @@ def test_selections_come_first(body: str, axis: int, can: bool) -> None:
     text = f"g (float[4, N, 3, 5] x) => (float y) <{constants}> {{ {body} y = Gather<axis = {axis}>(t, index) }}"
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
     model.graph.output[0].type.tensor_type.ClearField("shape")
-    result = simplified(model)
+    result = rewritten(model)
     assert ("Transpose" not in [node.op_type for node in result.graph.node]) is (can or "Transpose" not in body)
     np.testing.assert_array_equal(run_on_runtime(result, {"x": X})["y"], run_on_runtime(model, {"x": X})["y"])
