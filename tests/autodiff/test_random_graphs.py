@@ -81,7 +81,7 @@ def form_of(data: Any, program: Program, dtype: Any = np.float32, fed: bool = Fa
     )
 
 
-@examples(few=60, many=2000)
+@examples(few=60, many=1000)
 def test_gradients_equal_differences_in_every_form(data) -> None:
     """In float64 on the reference evaluator; the same in float32 on onnxruntime, with other dimensions and opsets."""
     program, outputs = written(data)
