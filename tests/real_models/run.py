@@ -147,6 +147,7 @@ weights, runs it on onnxruntime, and compares it with differences. This page is 
 * *loss of training*: the squared error to random targets before and after {STEPS} steps of AdamW, with
   `onward.artifacts` and `onward.api`.
 * Quantised models run (their gradients are straight-through estimates); differences of rounded numbers say nothing.
+* Times are those of a machine that did other work as well; they tell small from large, no more.
 
 {table}
 """
