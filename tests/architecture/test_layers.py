@@ -43,7 +43,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 # Package from outside -> the parts that may import it. The standard library and numpy are open to all.
 MAY_BE_IMPORTED_BY: dict[str, set[str]] = {
-    "onnx": BUILD | {"report", "testing", "artifacts", "onnxblock", "trainer", "sklearn", "torch", "cli", "experimental"},
+    "onnx": BUILD
+    | {"report", "testing", "artifacts", "onnxblock", "trainer", "sklearn", "torch", "cli", "experimental"},
     "onnx_ir": BUILD | {"report", "testing", "artifacts", "onnxblock", "trainer", "sklearn", "torch", "cli"},
     "llvmlite": {"runtime"},
     "onnxruntime": {"runtime", "testing"},
