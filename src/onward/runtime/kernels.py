@@ -91,6 +91,8 @@ class Binder:
         self._options, self._providers = options, providers
         self._parameters = tensors[PARAMETER]
         self._on_host = self._parameters.device.is_host
+        threads = self._threads()
+        self._pool = ThreadPoolExecutor(threads - 1) if threads > 1 else None  # its threads start when there is work
 
     def runs(self) -> list[Run]:
         """What has to be called, in this order, for one step."""
@@ -175,7 +177,7 @@ class Binder:
             step = -(-(end - start) // threads // 64) * 64  # no two threads write to one cache line
             spans = [(begin, min(begin + step, end)) for begin in range(start, end, step)]
             calls = [[*scalars.values(), *(t.part(dtype, *span) for t in tensors)] for span in spans]
-            runs.append(_LoopRun(function, calls, ThreadPoolExecutor(threads - 1) if threads > 1 else None))
+            runs.append(_LoopRun(function, calls, self._pool))
         return runs
 
     def _once(self, model: wire.WireModel, results: Mapping[str, np.ndarray]) -> Run:

@@ -80,7 +80,7 @@ def split(
         names = _default_parameters(forward, {*frozen, *constants})
     else:
         names = list(dict.fromkeys(trainable))
-        _check_trainable(forward, names)
+        _check_trainable(forward, names, constants)
     return in_lowest_opset(forward, lambda copy: _split(copy, names, set(frozen), set(targets)))
 
 
@@ -203,7 +203,7 @@ def _check_loss(loss: ir.Value) -> None:
         )
 
 
-def _check_trainable(model: ir.Model, trainable: Sequence[str]) -> None:
+def _check_trainable(model: ir.Model, trainable: Sequence[str], constants: Collection[str]) -> None:
     """Refuse what could only give a useless training graph."""
     graph = model.graph
     known = {value.name: value for value in (*graph.inputs, *graph.initializers.values())}
@@ -211,7 +211,7 @@ def _check_trainable(model: ir.Model, trainable: Sequence[str]) -> None:
     if unknown:
         raise UnknownNameError(
             f"{_quoted(unknown)} should be trained, but the model has no initializer or input of that name; it has "
-            f"{_quoted(graph.initializers) or 'no initializers'}"
+            f"{_quoted(name for name in graph.initializers if name not in constants) or 'no initializers'}"
         )
     integers = [name for name in trainable if not is_floating(known[name])]
     if integers:

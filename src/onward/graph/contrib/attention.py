@@ -35,11 +35,7 @@ def attention(op: Builder, node: ir.Node) -> list[ir.Value]:
     q, k, v = _projections(op, node, with_bias(op, op.MatMul(x, weight), bias))
     if past is not None:
         k, v = (op.Concat(op.Gather(past, index, axis=0), new, axis=2) for index, new in enumerate((k, v)))
-    biases = [score_bias] if score_bias is not None else []
-    if mask is not None:
-        biases.append(_mask(op, node, mask, q, k))
-    if attribute(node, "unidirectional", 0):
-        biases.append(causal_bias(op, q, k, None if past is None else op.dim(past, 3)))
+    biases = _biases(op, node, q, k, mask, score_bias, None if past is None else op.dim(past, 3))
     y, _ = attend(op, q, k, v, _scale(op, node, q), biases)
     if len(node.outputs) < 2 or not is_used(node.outputs[1]):
         return [merge_heads(op, y)]
@@ -68,13 +64,27 @@ def multi_head_attention(op: Builder, node: ir.Node) -> list[ir.Value]:
     q, k, v = _queries_keys_values(op, node)
     if past_key is not None and past_value is not None:
         k, v = op.Concat(past_key, k, axis=2), op.Concat(past_value, v, axis=2)
-    biases = [score_bias] if score_bias is not None else []
+    biases = _biases(op, node, q, k, mask, score_bias, None if past_key is None else op.dim(past_key, 2))
+    y, scores = attend(op, q, k, v, _scale(op, node, q), biases)
+    return [merge_heads(op, y), k, v, scores]
+
+
+def _biases(
+    op: Builder,
+    node: ir.Node,
+    q: ir.Value,
+    k: ir.Value,
+    mask: ir.Value | None,
+    given: ir.Value | None,
+    past: ir.Value | None,
+) -> list[ir.Value]:
+    """What is added to the scores of all queries and keys; `past` is how many keys come before the first query."""
+    biases = [given] if given is not None else []
     if mask is not None:
         biases.append(_mask(op, node, mask, q, k))
     if attribute(node, "unidirectional", 0):
-        biases.append(causal_bias(op, q, k, None if past_key is None else op.dim(past_key, 2)))
-    y, scores = attend(op, q, k, v, _scale(op, node, q), biases)
-    return [merge_heads(op, y), k, v, scores]
+        biases.append(causal_bias(op, q, k, past))
+    return biases
 
 
 def _queries_keys_values(op: Builder, node: ir.Node) -> list[ir.Value]:
