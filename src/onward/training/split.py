@@ -29,6 +29,7 @@ from onward.training.forms import choose_forms
 from onward.training.labels import check_labels
 from onward.training.lowering import lower
 from onward.training.modes import keep_empty_training_mode, switch_to_evaluation, update_running_statistics
+from onward.training.order import write_in_order_of_use
 from onward.training.randomness import draw_explicitly
 
 RESET = "lazy_reset_grad"
@@ -143,6 +144,7 @@ def _split(forward: ir.Model, names: list[str], frozen: set[str], targets: set[s
     )
     model.metadata_props[METADATA_KEY] = signature.to_json()
     lower(op, nodes)
+    write_in_order_of_use(model)
     return SplitModels(
         training=finish(model),
         evaluation=_evaluation(evaluation, users, outputs, parameters, list(statistics.values())),

@@ -27,6 +27,7 @@ from onward.training.labels import check_labels
 from onward.training.loss import attach_loss
 from onward.training.lowering import lower
 from onward.training.modes import UPDATED, update_running_statistics
+from onward.training.order import write_in_order_of_use
 from onward.training.randomness import draw_explicitly
 
 LEARNING_RATE, STEP = "learning_rate", "step"
@@ -134,6 +135,7 @@ def _step(
     )
     model.metadata_props[METADATA_KEY] = signature.to_json()
     lower(op, nodes)
+    write_in_order_of_use(model)
     return finish(model)
 
 

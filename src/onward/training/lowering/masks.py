@@ -36,10 +36,10 @@ def _rectified(mask: ir.Value) -> ir.Value | None:
     return y if relu is not None and relu.op_type == "Relu" else None
 
 
-# Operators that are linear in their data: their slopes are finite.
+# Operators that are linear in their data: their slopes are finite. Shape reads no data.
 _LINEAR = frozenset(
     "Add AveragePool Conv ConvTranspose Flatten Gemm GlobalAveragePool MatMul MaxPool Pad ReduceMean Reshape".split()
-) | {"Transpose"}
+) | {"Shape", "Transpose"}
 
 
 def _is_inside_of_activation(mask: ir.Value) -> bool:
