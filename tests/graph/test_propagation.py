@@ -23,6 +23,11 @@ CASES = [
     (lambda op, x, y: op.Reshape(x, [0, 1, 3]), ("N", 1, 3)),
     (lambda op, x, y: op.ReduceSum(x, [1], keepdims=0), ("N", 1)),
     (lambda op, x, y: op.ReduceMean(x, [0, -1], keepdims=1), (1, 3, 1)),
+    (lambda op, x, y: op.ReduceSum(x, keepdims=0), ()),
+    (lambda op, x, y: op.ReduceMax(x), (1, 1, 1)),
+    (lambda op, x, y: op.Gather(x, [[0, 2]], axis=1), ("N", 1, 2, 1)),
+    (lambda op, x, y: op.Shape(x), (3,)),
+    (lambda op, x, y: op.ReduceProd(op.Gather(op.Shape(x), [0, 2], axis=0), keepdims=0), ()),
 ]
 
 
@@ -43,7 +48,9 @@ def test_agrees_with_inference(emit, expected, opset):
     assert tuple(dim.dim_param or dim.dim_value for dim in inferred.dim) == expected
 
 
-@pytest.mark.parametrize("emit", [lambda op, x: op.ReduceSum(x), lambda op, x: op.Add(x, op.Reshape(x, op.Shape(x)))])
+@pytest.mark.parametrize(
+    "emit", [lambda op, x: op.ReduceSum(x, op.Shape(x)), lambda op, x: op.Add(x, op.Reshape(x, op.Shape(x)))]
+)
 def test_what_does_not_follow_is_left_open(emit):
     x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(["N", 3]))
     graph = ir.Graph([x], [], nodes=[], name="g", opset_imports={"": 18})

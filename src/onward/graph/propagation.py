@@ -82,12 +82,21 @@ def _unsqueeze(node: ir.Node, shape: Shape) -> Shape | None:
 
 
 def _reduce(node: ir.Node, shape: Shape) -> Shape | None:
-    axes = _axes(node, len(shape)) if shape else set()
-    if not axes:
-        return None  # all of them, or none: the attribute noop_with_empty_axes says which
+    listed = integers(node, 1, "axes") or ()
+    if isinstance(listed, ir.Value):
+        return None
+    if not listed and attribute(node, "noop_with_empty_axes", 0):
+        return shape
+    axes = {axis % len(shape) for axis in listed or range(len(shape))}
     if attribute(node, "keepdims", 1):
         return [1 if axis in axes else size for axis, size in enumerate(shape)]
     return [size for axis, size in enumerate(shape) if axis not in axes]
+
+
+def _gather(node: ir.Node, shape: Shape) -> Shape | None:
+    indices = None if node.inputs[1] is None else dims(node.inputs[1])
+    axis = attribute(node, "axis", 0) % len(shape)
+    return None if indices is None else [*shape[:axis], *indices, *shape[axis + 1 :]]
 
 
 def _reshape(node: ir.Node, shape: Shape) -> Shape | None:
@@ -101,9 +110,16 @@ def _reshape(node: ir.Node, shape: Shape) -> Shape | None:
     return sizes
 
 
+def _shape(node: ir.Node, shape: Shape) -> Shape:
+    axes = range(len(shape))[attribute(node, "start", 0) : attribute(node, "end", len(shape))]
+    return [len(axes)]
+
+
 _RULES: dict[str, Callable[[ir.Node, Shape], Shape | None]] = {
+    "Gather": _gather,
     "Reduce": _reduce,
     "Reshape": _reshape,
+    "Shape": _shape,
     "Squeeze": _squeeze,
     "Transpose": _transpose,
     "Unsqueeze": _unsqueeze,

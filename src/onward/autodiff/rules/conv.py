@@ -32,10 +32,32 @@ def conv(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
     """y[n, o, i] = b[o] + sum over c, j of w[o, c, j] x[n, c, i stride - before + j dilation]."""
     x, w, y, group = node.inputs[0], node.inputs[1], node.outputs[0], attribute(node, "group", 1)
     window = window_of(op, node, attribute(node, "kernel_shape", spatial(w, rank(x) - 2)), w)
+    dy, factor = _without_factor(dy, w, y)
+    if factor is not None:
+        factor = op.Reshape(factor, [-1, *[1] * (rank(w) - 1)])
+        w = w * factor
     rows = _row_products(op, dy, w, window, x, y, group)
     dw = rows.weight_gradient(x) if rows else _weight_gradient(op, x, dy, w, window, x, y, group)
     dx = rows.data_gradient() if rows and rows.suit_data else _data_gradient(op, dy, w, x, window, y, group)
-    return [dx, dw, _bias_gradient(op, dy, window)][: len(node.inputs)]
+    db = _bias_gradient(op, dy, window)
+    if factor is not None:
+        dw, db = dw * factor, db * op.Reshape(factor, [-1])
+    return [dx, dw, db][: len(node.inputs)]
+
+
+def _without_factor(dy: ir.Value, w: ir.Value, y: ir.Value) -> tuple[ir.Value, ir.Value | None]:
+    """dy as a product with a factor for each channel, such as a normalisation after the convolution makes it.
+
+    The factor is as well applied to the weight and its gradient, where these are smaller.
+    """
+    product, shape, sizes = dy.producer(), static_shape(w), known_sizes(spatial(y, rank(y) - 2))
+    if product is None or product.op_type != "Mul" or shape is None or sizes is None:
+        return dy, None
+    rest, factor = product.inputs
+    if rest is None or factor is None or math.prod(shape[1:]) > math.prod(sizes):
+        return dy, None
+    channels = static_shape(factor) in ((shape[0], *[1] * len(sizes)), (1, shape[0], *[1] * len(sizes)))
+    return (rest, factor) if channels and rank(rest) == rank(y) else (dy, None)
 
 
 @vjp("ConvTranspose")

@@ -140,11 +140,10 @@ def _uniformly_scaled(
     """dx, and the sums of dy xhat and dy over each group, where all `number` elements of a group have one scale."""
     sum_dy = op.ReduceSum(dy, groups.axes, keepdims=1)
     sum_dy_xhat = op.ReduceSum(dy * groups.center, groups.axes, keepdims=1) * groups.inv
-    # Everything that is constant in a group is multiplied first: there are few groups and many elements.
-    slope = scale * groups.inv
-    share = slope / number
-    dx = dy * slope - (groups.center * (share * groups.inv * sum_dy_xhat) + share * sum_dy)
-    return dx, sum_dy_xhat, sum_dy
+    # Everything that is constant in a group is multiplied first: there are few groups and many elements. The slope is
+    # last, where the rule of a convolution can take it over.
+    centered = dy - (groups.center * (groups.inv * sum_dy_xhat / number) + sum_dy / number)
+    return centered * (scale * groups.inv), sum_dy_xhat, sum_dy
 
 
 @vjp("InstanceNormalization")
