@@ -108,6 +108,41 @@ def test_masks_of_the_users_model_stay():
     assert [node.op_type for node in model.graph][-1] == "Where"
 
 
+@pytest.mark.parametrize("high", ["3.0e-4", "0.5", "1.0", "6.0", "7.3", "1.0e6", ""])
+def test_masks_of_clips(high):
+    """Torch's gradient of ReLU6: 0 at the bounds and outside of them."""
+    bound = f"high = Constant<value = float {{{high}}}>()" if high else ""
+    model = parsed(f"""masked (float[N] x, float[N] dy, float[N, 1] w) => (float[N] dx, float[N, 1] z)
+    <float low = {{0.0}}, float zero = {{0.0}}> {{
+        {bound}
+        y = Clip(x, low{", high" if high else ""})
+        z = Mul(y, w)
+        mask = Equal(x, y)
+        dx = Where(mask, dy, zero)
+    }}""")
+    result = lowered(model)
+    assert "Where" not in operators(result)
+    top = np.float32(high or 10)
+    x = np.concatenate([X[0], [0, top, -0.0], np.nextafter(top, [np.float32(0), np.float32(np.inf)]), [1e-30]])
+    x = x.astype(np.float32)
+    dy = np.arange(1, x.size + 1, dtype=np.float32)
+    expected = np.where((x > 0) & ((x < top) | (high == "")), dy, 0)
+    got = run_on_runtime(result, {"x": x, "dy": dy, "w": np.ones((x.size, 1), np.float32)})["dx"]
+    np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("reader", ["Log", "Sqrt", "Reciprocal"])
+def test_masks_before_infinite_slopes_stay(reader):
+    model = parsed(f"""masked (float[N] x, float[N] dy) => (float[N] dx, float[N] z)
+    <float low = {{0.0}}, float high = {{1.0}}, float zero = {{0.0}}> {{
+        y = Clip(x, low, high)
+        z = {reader}(y)
+        mask = Equal(x, y)
+        dx = Where(mask, dy, zero)
+    }}""")
+    assert "Where" in operators(lowered(model))
+
+
 def parsed(body: str, opset: int = 17) -> onnx.ModelProto:
     return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]> {body}')
 

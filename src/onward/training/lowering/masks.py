@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import onnx_ir as ir
 
 from onward.graph.builder import Builder
@@ -14,18 +16,36 @@ def mask(op: Builder, node: ir.Node) -> list[ir.Value] | None:
     onnxruntime's Where makes three passes by one thread. A masked infinity becomes a NaN, which is why this is for
     activations only: there, a cotangent that is not finite means that training has diverged already. Other rules, and
     models, use Where to keep what is not finite away.
+
+    The mask is made from the result of the activation, so that nobody has to keep its input. For a Clip, this means
+    that the gradient is 0 at its bounds, as that of torch's ReLU6 is.
     """
-    chosen, x, other = node.inputs
-    if chosen is None or x is None or other is None or x.dtype != ir.DataType.FLOAT:
+    chosen, dy, other = node.inputs
+    if chosen is None or dy is None or other is None or dy.dtype != ir.DataType.FLOAT:
         return None
     zero = constant_of(other)
     if zero is None or zero.size != 1 or zero.item() != 0:
         return None
     y = _rectified(chosen)
     if y is not None:
-        # 1 where y is positive, in one pass; between 0 and 1 for numbers that are not normal, as y is all but 0 then.
-        return [op.Mul(x, op.HardSigmoid(y, alpha=2.0**126, beta=0.0))]
-    return [op.Mul(x, op.cast(chosen, x.dtype))] if _is_inside_of_activation(chosen) else None
+        return [op.Mul(dy, _above_zero(op, y))]
+    clip = _activation(chosen)
+    if clip is None:
+        return None
+    y, high = clip.outputs[0], constant_of(input_at(clip, 2))
+    masked = op.Mul(dy, _above_zero(op, y))
+    return [masked if high is None else op.Mul(masked, _below(op, y, high.item()))]
+
+
+def _above_zero(op: Builder, y: ir.Value) -> ir.Value:
+    """1 where y is positive, in one pass; between 0 and 1 for numbers that are not normal, as y is all but 0 then."""
+    return op.HardSigmoid(y, alpha=2.0**126, beta=0.0)
+
+
+def _below(op: Builder, y: ir.Value, bound: float) -> ir.Value:
+    """1 where y is less than a positive bound, 0 where it is the bound: a power of 2 makes the difference, exactly."""
+    steep = 2.0 ** min(120 - math.frexp(bound)[1], 126)
+    return op.HardSigmoid(y, alpha=-steep, beta=bound * steep)
 
 
 def _rectified(mask: ir.Value) -> ir.Value | None:
@@ -36,21 +56,24 @@ def _rectified(mask: ir.Value) -> ir.Value | None:
     return y if relu is not None and relu.op_type == "Relu" else None
 
 
-# Operators that are linear in their data: their slopes are finite. Shape reads no data.
-_LINEAR = frozenset(
-    "Add AveragePool Conv ConvTranspose Flatten Gemm GlobalAveragePool MatMul MaxPool Pad ReduceMean Reshape".split()
-) | {"Shape", "Transpose"}
+# Operators whose slopes are finite where their data are. Shape reads no data.
+_FINITE_SLOPES = frozenset(
+    "Add AveragePool BatchNormalization Concat Conv ConvTranspose Dropout Flatten Gemm GlobalAveragePool MatMul "
+    "MaxPool Mul Pad ReduceMean ReduceSum Relu Reshape Resize Shape Sigmoid Slice Split Squeeze Sub Sum Tanh "
+    "Transpose Unsqueeze".split()
+)
 
 
-def _is_inside_of_activation(mask: ir.Value) -> bool:
-    """Whether a mask says where a Clip from 0 to a number, of which layers read the result, changed nothing."""
+def _activation(mask: ir.Value) -> ir.Node | None:
+    """The Clip from 0 to a larger number, or to none, whose result layers read, if a mask says where it did nothing."""
     equal = mask.producer()
     if equal is None or equal.op_type != "Equal":
-        return False
+        return None
     x, y = equal.inputs
     clip = None if y is None else y.producer()
     if x is None or y is None or clip is None or clip.op_type != "Clip" or clip.inputs[0] is not x:
-        return False
-    low = constant_of(input_at(clip, 1))
+        return None
+    low, high = (constant_of(input_at(clip, index)) for index in (1, 2))
+    bounded = input_at(clip, 2) is None or (high is not None and 2.0**-100 < high.item() < 2.0**100)
     readers = {user.op_type for user in y.consumers() if user is not equal}
-    return low is not None and low.item() == 0 and readers <= _LINEAR
+    return clip if low is not None and low.item() == 0 and bounded and readers <= _FINITE_SLOPES else None
