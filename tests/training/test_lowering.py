@@ -240,3 +240,24 @@ def test_products_of_scaled_tensors(body, others, expected):
     names = {value.name for value in result.graph.input}
     got = run_on_runtime(result, {name: array for name, array in feeds.items() if name in names})["y"]
     np.testing.assert_allclose(got, run_on_runtime(model, feeds)["y"], rtol=1e-4, atol=1e-4)
+
+
+def test_expansions_that_broadcasting_makes_anyway():
+    model = parsed("""expanded (float[N, 3, 4] x, float[3, 1] y) => (float[N, 3, 4] z)  {
+        shape = Shape(x)
+        wide = Expand(y, shape)
+        z = Mul(wide, x)
+    }""")
+    x, y = np.ones((2, 3, 4), np.float32), np.arange(3, dtype=np.float32).reshape(3, 1)
+    result = lowered(model)
+    assert operators(result) == ["Mul"]
+    np.testing.assert_array_equal(run_on_runtime(result, {"x": x, "y": y})["z"], x * y)
+
+
+def test_expansions_that_make_the_shape_stay():
+    model = parsed("""expanded (float[N, 3, 4] x, float[3, 1] y, float[3, 4] w) => (float[N, 3, 4] z)  {
+        shape = Shape(x)
+        wide = Expand(y, shape)
+        z = Mul(wide, w)
+    }""")
+    assert "Expand" in operators(lowered(model))

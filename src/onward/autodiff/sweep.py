@@ -13,7 +13,7 @@ from onward.graph.builder import Builder
 from onward.graph.nodes import describe, is_integer_arithmetic, used_values
 from onward.graph.opsets import NeedsOpsetError
 from onward.graph.promise import promise
-from onward.graph.shapes import FLOATING
+from onward.graph.shapes import FLOATING, dims
 
 
 def differentiable_path(
@@ -144,6 +144,8 @@ def _checked(node: ir.Node, x: ir.Value, dx: ir.Value) -> ir.Value:
 
 def _stamp(cotangent: ir.Value, primal: ir.Value) -> ir.Value:
     """A cotangent has the shape of its primal; writing it down keeps symbols that inference loses."""
-    if cotangent.shape is None and primal.shape is not None:
-        cotangent.shape = primal.shape.copy()
+    sizes, known = dims(primal), dims(cotangent)
+    if sizes is not None and (known is None or (None in known and len(known) == len(sizes))):
+        known = known or (None,) * len(sizes)
+        cotangent.shape = ir.Shape([s if size is None else size for s, size in zip(sizes, known, strict=True)])
     return cotangent

@@ -14,9 +14,9 @@ from onward.graph.nodes import attribute, constant_of, integers
 from onward.graph.shapes import Dim, dims
 
 _ELEMENTWISE = frozenset(
-    "Abs Add And Cast Ceil Clip Cos Div Equal Erf Exp Floor Greater GreaterOrEqual Identity IsInf IsNaN Less "
-    "LessOrEqual Log Max Min Mul Neg Not Or Pow Reciprocal Relu Round Sigmoid Sign Sin Softplus Sqrt Sub Sum Tanh "
-    "Where Xor".split()
+    "Abs Add And Cast Ceil Clip Cos Div Equal Erf Exp Floor Greater GreaterOrEqual HardSigmoid Identity IsInf IsNaN "
+    "Less LessOrEqual Log Max Min Mul Neg Not Or Pow Reciprocal Relu Round Sigmoid Sign Sin Softplus Sqrt Sub Sum "
+    "Tanh Where Xor".split()
 )
 _REDUCTIONS = frozenset(
     "ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare ReduceLogSumExp".split()

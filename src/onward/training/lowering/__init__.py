@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from onward.graph.builder import Builder
 from onward.graph.replacement import Replacement, replace_node
-from onward.training.lowering import losses, masks, pooling, products, reductions, slices
+from onward.training.lowering import expansions, losses, masks, pooling, products, reductions, slices
 
 _LOWERINGS: dict[str, Replacement] = {"SoftmaxCrossEntropyLoss": losses.softmax_cross_entropy}
 # Of nodes that we have written ourselves.
@@ -26,6 +26,7 @@ _BACKWARD_LOWERINGS: dict[str, Replacement] = {
 
 # And of what these have become.
 _AFTERWARDS: dict[str, Replacement] = {
+    **dict.fromkeys(expansions.BROADCASTING, expansions.needless_expansions),
     "Gemm": products.scaled_operand,
     "MatMul": products.scaled_operand,
     "Shape": products.shape_of_scaled,
