@@ -261,3 +261,25 @@ def test_expansions_that_make_the_shape_stay():
         z = Mul(wide, w)
     }""")
     assert "Expand" in operators(lowered(model))
+
+
+@pytest.mark.parametrize(("flags", "a", "b"), [("transA=1", "5, N", "5, 3"), ("transB=1, alpha=2.0", "N, 5", "3, 5")])
+def test_products_that_are_transposed(flags, a, b):
+    model = parsed(f"""transposed (float[{a}] a, float[{b}] b) => (float[3, N] z)  {{
+        product = Gemm<{flags}>(a, b)
+        z = Transpose(product)
+    }}""")
+    result = lowered(model)
+    assert operators(result) == ["Gemm"]
+    shapes = [[int(size) if size.isdigit() else 4 for size in text.split(", ")] for text in (a, b)]
+    feeds = dict(zip("ab", (np.random.default_rng(2).normal(size=s).astype(np.float32) for s in shapes), strict=True))
+    expected, got = run_on_runtime(model, feeds)["z"], run_on_runtime(result, feeds)["z"]
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
+
+
+def test_products_that_are_used_both_ways_stay():
+    model = parsed("""transposed (float[5, N] a, float[5, 3] b) => (float[3, N] z, float[N, 3] product)  {
+        product = Gemm<transA=1>(a, b)
+        z = Transpose(product)
+    }""")
+    assert operators(lowered(model)) == ["Gemm", "Transpose"]

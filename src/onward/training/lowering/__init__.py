@@ -30,6 +30,7 @@ _AFTERWARDS: dict[str, Replacement] = {
     "Gemm": products.scaled_operand,
     "MatMul": products.scaled_operand,
     "Shape": products.shape_of_scaled,
+    "Transpose": products.transposed_product,
 }
 
 

@@ -35,6 +35,23 @@ def scaled_operand(op: Builder, node: ir.Node) -> list[ir.Value] | None:
     return None
 
 
+def transposed_product(op: Builder, node: ir.Node) -> list[ir.Value] | None:
+    """(a^T b)^T as b^T a: the gradient of a weight that the model transposes.
+
+    onnxruntime knows this too, but puts the nodes that it makes where it likes, and gradients shall run early.
+    """
+    x = node.inputs[0]
+    product = None if x is None else x.producer()
+    if x is None or product is None or product.op_type != "Gemm" or input_at(product, 2) is not None:
+        return None
+    if len(x.uses()) > 1 or x.is_graph_output():
+        return None
+    flags = {name: attr.value for name, attr in product.attributes.items()}
+    a, b = product.inputs[:2]
+    flags |= {"transA": 1 - flags.get("transB", 0), "transB": 1 - flags.get("transA", 0)}
+    return [op.Gemm(b, a, **flags)]
+
+
 def shape_of_scaled(op: Builder, node: ir.Node) -> list[ir.Value] | None:
     """The shape of s D is that of D: nobody else may need s D."""
     found = None if node.inputs[0] is None else _unscaled(op, node.inputs[0])
