@@ -65,6 +65,32 @@ def expanded(bias):
     return model(text, *weights, *statistics), (3, 2, 4, 5)
 
 
+def bottleneck():
+    text = """net (float[N,2,4,5] x) => (float loss, float[N,4,4,5] d) {
+        i = Conv(x, u)
+        a = Conv(i, w1)
+        n, running_mean, running_var = BatchNormalization<training_mode=1, momentum=0.7>(a, scale, bias, mean, var)
+        b = Clip(n, low, high)
+        d = Conv<group=4, pads=[1,1,1,1]>(b, w2, b2)
+        r = LeakyRelu<alpha=0.2>(d)
+        e = Conv(r, w3, b3)
+        f = Add(i, e)
+        g = Conv(f, w4)
+        h = Sub(g, f)
+        k = Conv<group=3, pads=[1,1,1,1], strides=[2,2]>(h, w5)
+        t = Tanh(k)
+        m = GlobalAveragePool(t)
+        s = Mul(m, m)
+        loss = ReduceSum<keepdims=0>(s)
+    }"""
+    low, high = (numpy_helper.from_array(np.float32(value), name) for value, name in ((0, "low"), (0.5, "high")))
+    shapes = {"u": (3, 2, 1, 1), "w1": (4, 3, 1, 1), "w2": (4, 1, 3, 3), "w3": (3, 4, 1, 1), "w4": (3, 3, 1, 1)}
+    shapes |= {"w5": (3, 1, 3, 3), "b2": (4,), "b3": (3,)}
+    weights = [parameter(name, *shape) for name, shape in shapes.items()]
+    statistics = [parameter(name, 4, low=0.5) for name in ("scale", "bias", "mean", "var")]
+    return model(text, *weights, low, high, *statistics), (3, 2, 4, 5)
+
+
 def pooled(kernel, height, width, activation="Relu"):
     rows, columns = kernel
     text = f"""net (float[N,2,{height},{width}] x) => (float loss) {{
@@ -87,6 +113,7 @@ CASES = {
     "normalisation, Clip": (normalized(), {"Gemm"}, {"ReduceMean", "Where"}),
     "normalised expansion": (expanded(bias=False), {"ReduceMean"}, {"BatchNormalization"}),
     "normalised expansion, bias": (expanded(bias=True), {"ReduceMean"}, {"BatchNormalization"}),
+    "channels first": (bottleneck(), {"MatMul"}, {"Conv"}),
     "maxima": (pooled((2, 3), 4, 6), {"HardSigmoid"}, {"ScatterElements"}),
     "maxima, no Relu": (pooled((3, 1), 6, 5, "Identity"), {"MatMul"}, {"ScatterElements"}),
     "maxima, a rest": (pooled((2, 2), 5, 4), {"ScatterElements"}, {"Tile"}),

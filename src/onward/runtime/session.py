@@ -18,8 +18,8 @@ _DEFAULTS = {
     # Threads of a session wait for work by spinning, even between its runs. A training step goes from session to
     # session: those of the last one must not keep the cores from the next.
     "session.force_spinning_stop": "1",
-    # Within a run, they wait while others work on what cannot be shared. Microseconds: longer than most such nodes take,
-    # because it takes a sleeping thread a while to wake up.
+    # Within a run, they wait while others work on what cannot be shared. Microseconds: longer than most such nodes
+    # take, because it takes a sleeping thread a while to wake up.
     "session.intra_op.spin_duration_us": "5000",
 }
 

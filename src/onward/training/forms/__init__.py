@@ -14,6 +14,7 @@ from onward.autodiff.sweep import differentiable_path
 from onward.graph.builder import Builder
 from onward.graph.replacement import Replacement, replace_node
 from onward.graph.shapes import infer_shapes
+from onward.training.forms.channels import put_channels_first
 from onward.training.forms.depthwise import depthwise_convolution
 from onward.training.forms.pooling import maximum
 from onward.training.forms.selection import select_before_moving
@@ -34,6 +35,9 @@ def choose_forms(model: ir.Model, op: Builder, trainable: Collection[str]) -> No
     graph = model.graph
     values = [value for value in (*graph.inputs, *graph.initializers.values()) if value.name in trainable]
     path, carrying = differentiable_path(graph, values, graph.outputs[:1])
+    if put_channels_first(op, path, carrying):
+        infer_shapes(model)
+        path, carrying = differentiable_path(graph, values, graph.outputs[:1])
     before = len(graph)
     for node in path:
         form = _FORMS.get(node.op_type) if node.domain == "" else None
