@@ -87,21 +87,26 @@ def _images(node: ir.Node) -> list[ir.Value]:
 
 
 def _pointwise(op: Builder, node: ir.Node, rows: Rows) -> list[ir.Value]:
-    x, w, bias = node.inputs[0], node.inputs[1], input_at(node, 2)
+    x, w = node.inputs[:2]
     assert x is not None
     assert w is not None
     outputs, channels, *_ = static_shape(w) or ()
-    y = op.MatMul(op.Reshape(w, [outputs, channels]), rows(x))
-    return [y if bias is None else y + op.Reshape(bias, [outputs, 1])]
+    return [_biased(op, node, op.MatMul(op.Reshape(w, [outputs, channels]), rows(x)))]
 
 
 def _depthwise(op: Builder, node: ir.Node, rows: Rows) -> list[ir.Value]:
-    x, bias = node.inputs[0], input_at(node, 2)
+    x = node.inputs[0]
     assert x is not None
     values, pixels, _ = matrices_of(op, node)
     channels = _channels(x)
-    y = op.Reshape(op.MatMul(op.Reshape(rows(x), [channels, -1, pixels]), values), [channels, -1])
-    return [y if bias is None else y + op.Reshape(bias, [channels, 1])]
+    product = op.MatMul(op.Reshape(rows(x), [channels, -1, pixels]), values)
+    return [_biased(op, node, op.Reshape(product, [channels, -1]))]
+
+
+def _biased(op: Builder, node: ir.Node, y: ir.Value) -> ir.Value:
+    """Rows plus the bias of a convolution, if it has one."""
+    y, bias = _with_sizes_of(node.outputs[0], y), input_at(node, 2)
+    return y if bias is None else y + op.Unsqueeze(bias, [1])
 
 
 def _batch_normalization(op: Builder, node: ir.Node, rows: Rows) -> list[ir.Value]:
@@ -109,16 +114,28 @@ def _batch_normalization(op: Builder, node: ir.Node, rows: Rows) -> list[ir.Valu
     x = node.inputs[0]
     assert x is not None
     attributes = {name: attr.value for name, attr in node.attributes.items()}
-    flat = op.Reshape(rows(x), [1, _channels(x), -1])
-    results = op.BatchNormalization(flat, *node.inputs[1:], **attributes, outputs=len(node.outputs))
+    results = op.BatchNormalization(
+        op.Unsqueeze(rows(x), [0]), *node.inputs[1:], **attributes, outputs=len(node.outputs)
+    )
     y, *statistics = results if isinstance(results, Sequence) else [results]
-    return [op.Reshape(y, [_channels(x), -1]), *statistics]
+    y.shape = ir.Shape([1, *(dims(rows(x)) or ())])
+    return [op.Squeeze(y, [0]), *statistics]
 
 
 def _elementwise(op: Builder, node: ir.Node, rows: Rows) -> list[ir.Value]:
     images = _images(node)
     operands = [rows(value) if value in images else value for value in node.inputs]
     return [op.emit(node.op_type, *operands, **{name: attr.value for name, attr in node.attributes.items()})]
+
+
+def _with_sizes_of(image: ir.Value, rows: ir.Value) -> ir.Value:
+    """Write down what is known of rows: inference does not know that their lengths are the same everywhere."""
+    samples, channels, height, width = dims(image) or ()
+    pixels = height * width if isinstance(height, int) and isinstance(width, int) else None
+    assert pixels is not None
+    length = samples * pixels if isinstance(samples, int) else samples and f"{samples}*{pixels}"
+    rows.shape = ir.Shape([channels, length])
+    return rows
 
 
 def _channels(x: ir.Value) -> int:
@@ -167,7 +184,7 @@ def _rewrite(op: Builder, region: Sequence[ir.Node], layers: dict[ir.Node, Layer
 
     def rows(x: ir.Value) -> ir.Value:
         if x not in known:
-            known[x] = op.Reshape(op.Transpose(x, perm=[1, 0, 2, 3]), [_channels(x), -1])
+            known[x] = _with_sizes_of(x, op.Reshape(op.Transpose(x, perm=[1, 0, 2, 3]), [_channels(x), -1]))
         return known[x]
 
     inside = set(region)
