@@ -133,9 +133,9 @@ def _data_gradient(
     op: Builder, dy: ir.Value, w: ir.Value, x: ir.Value, window: Window, y: ir.Value, group: int
 ) -> ir.Value:
     """dx[n, c, i stride - before + j dilation] += w[o, c, j] dy[n, o, i]."""
-    if _is_pointwise(window) and group == 1:
-        return op.Conv(dy, op.Transpose(w, perm=[1, 0, *window.axes]))
     shape = static_shape(w)
+    if _is_pointwise(window) and (group == 1 or shape is not None):
+        return op.Conv(dy, _swapped(op, w, group), group=group)
     if shape is not None and shape[:2] == (group, 1) and set(window.strides) == {1} and window.after is not None:
         # One filter for each channel: a convolution with the kernel turned round is twice as fast as ConvTranspose.
         ends = (*window.before, *window.after)
@@ -143,6 +143,16 @@ def _data_gradient(
         if min(pads) >= 0:
             return op.Conv(dy, _turned(op, w, window), dilations=window.dilations, pads=pads, group=group)
     return slide_back(op, dy, w, x, window, y, group)
+
+
+def _swapped(op: Builder, w: ir.Value, group: int) -> ir.Value:
+    """w with inputs and outputs exchanged, in each group."""
+    if group == 1:
+        return op.Transpose(w, perm=[1, 0, *range(2, rank(w))])
+    outputs, channels, *kernel = static_shape(w) or ()
+    split = op.Reshape(w, [group, outputs // group, channels, *kernel])
+    swapped = op.Transpose(split, perm=[0, 2, 1, *range(3, rank(w) + 1)])
+    return op.Reshape(swapped, [group * channels, outputs // group, *kernel])
 
 
 def _turned(op: Builder, w: ir.Value, window: Window) -> ir.Value:
@@ -165,10 +175,10 @@ def _weight_gradient(
     `like` and y have the shapes of x and dy, one of which is a cotangent that does not carry it.
     """
     shape, n = static_shape(w), len(window.axes)
-    if group == 1 and shape is not None and math.prod(shape[2:]) <= _MOST_SLICES:
+    if shape is not None and math.prod(shape[2:]) <= _MOST_SLICES:
         beyond = window.beyond(spatial(like, n), spatial(y, n))
         if _is_pointwise(window) or None not in beyond:
-            return _by_matrix_product(op, x, dy, w, window, y, beyond)
+            return _by_matrix_product(op, x, dy, w, window, y, beyond, group)
     if window.start is not None:
         x, window = fit(op, x, like, window, y, w)
         return _by_convolution(op, x, dy, w, window, (None,) * n, group)
@@ -176,22 +186,32 @@ def _weight_gradient(
 
 
 def _by_matrix_product(
-    op: Builder, x: ir.Value, dy: ir.Value, w: ir.Value, window: Window, y: ir.Value, beyond: tuple[Dim, ...]
+    op: Builder,
+    x: ir.Value,
+    dy: ir.Value,
+    w: ir.Value,
+    window: Window,
+    y: ir.Value,
+    beyond: tuple[Dim, ...],
+    group: int,
 ) -> ir.Value:
-    """dy as `[O, windows]` times what each place j of the kernel reads, as `[windows, (c, j)]`."""
+    """dy as `[O, windows]` times what each place j of the kernel reads, as `[windows, (c, j)]`, for each group."""
     outputs, channels, *kernel = static_shape(w) or ()
     places, swapped, counts = math.prod(kernel), [1, 0, *window.axes], spatial(y, len(kernel))
     # One product for each sample writes [N, O, (c, j)]; one product for all transposes [N, (j, c), windows] first.
-    if all(isinstance(count, int) for count in counts) and math.prod(counts) <= outputs:
+    if group == 1 and all(isinstance(count, int) for count in counts) and math.prod(counts) <= outputs:
         reads = _reads(op, op.Transpose(x, perm=swapped), window, counts, beyond)
         left = op.Reshape(op.Transpose(dy, perm=swapped), [outputs, -1])
         product = op.Gemm(left, op.Reshape(_joined(op, reads, 0), [places * channels, -1]), transB=1)
         if places > 1:
             product = op.Transpose(op.Reshape(product, [outputs, places, channels]), perm=[0, 2, 1])
     else:
-        read = x if _is_pointwise(window) else _windows(op, x, window, channels, beyond)
-        right = op.Transpose(op.Reshape(read, [0, channels * places, -1]), perm=[0, 2, 1])
-        product = op.ReduceSum(op.MatMul(op.Reshape(dy, [0, outputs, -1]), right), [0], keepdims=0)
+        read = x if _is_pointwise(window) else _windows(op, x, window, channels * group, beyond)
+        groups = [group] if group > 1 else []
+        right = op.Reshape(read, [0, *groups, channels * places, -1])
+        right = op.Transpose(right, perm=[*range(len(groups) + 1), len(groups) + 2, len(groups) + 1])
+        left = op.Reshape(dy, [0, *groups, outputs // group, -1])
+        product = op.ReduceSum(op.MatMul(left, right), [0], keepdims=0)
     return op.reshape_like(product, w)
 
 
