@@ -136,17 +136,33 @@ def _data_gradient(
     shape = static_shape(w)
     if _is_pointwise(window) and (group == 1 or shape is not None):
         return op.Conv(dy, _swapped(op, w, group), group=group)
-    if shape is not None and shape[:2] == (group, 1) and set(window.strides) == {1} and window.after is not None:
-        # One filter for each channel: a convolution with the kernel turned round is twice as fast as ConvTranspose.
+    if set(window.strides) == {1} and window.after is not None and _is_faster_turned(w, y, group):
         ends = (*window.before, *window.after)
         pads = [extent - 1 - pad for extent, pad in zip(window.extents * 2, ends, strict=True)]
         if min(pads) >= 0:
-            return op.Conv(dy, _turned(op, w, window), dilations=window.dilations, pads=pads, group=group)
+            turned = _turned(op, _swapped(op, w, group), window)
+            return op.Conv(dy, turned, dilations=window.dilations, pads=pads, group=group)
     return slide_back(op, dy, w, x, window, y, group)
+
+
+def _is_faster_turned(w: ir.Value, y: ir.Value, group: int) -> bool:
+    """Whether a convolution with the kernel turned round is faster than ConvTranspose.
+
+    The first collects what each position reads of all outputs, the other what it adds to all channels.
+    """
+    shape, positions = static_shape(w), known_sizes(spatial(y, rank(w) - 2))
+    if shape is None:
+        return False
+    outputs, channels = shape[:2]
+    if channels == 1 and outputs == group:
+        return True
+    return group == 1 and positions is not None and outputs <= channels <= math.prod(positions)
 
 
 def _swapped(op: Builder, w: ir.Value, group: int) -> ir.Value:
     """w with inputs and outputs exchanged, in each group."""
+    if (static_shape(w) or ())[:2] == (group, 1):
+        return w
     if group == 1:
         return op.Transpose(w, perm=[1, 0, *range(2, rank(w))])
     outputs, channels, *kernel = static_shape(w) or ()
