@@ -57,10 +57,19 @@ def test_what_does_not_follow_is_left_open(emit):
     assert dims(emit(Builder(graph, 18), x)) is None
 
 
-def test_a_size_that_is_computed_is_left_open():
-    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(["N", 2, 3]))
-    graph = ir.Graph([x], [], nodes=[], name="g", opset_imports={"": 18})
-    assert dims(Builder(graph, 18).Reshape(x, [-1, 3])) == (None, 3)
+def test_sizes_are_computed_with_names():
+    x, y = (
+        ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(shape))
+        for name, shape in (("x", ["N", 2, 3]), ("y", [3, 4]))
+    )
+    graph = ir.Graph([x, y], [], nodes=[], name="g", opset_imports={"": 18})
+    op = Builder(graph, 18)
+    rows = op.Reshape(x, [-1, 3])
+    assert dims(rows) == ("N*2", 3)
+    assert dims(op.Gemm(rows, y)) == ("N*2", 4)
+    assert dims(op.MatMul(x, y)) == ("N", 2, 4)
+    assert dims(op.Reshape(rows, [-1, 6])) == ("N", 6)
+    assert dims(op.Reshape(rows, [-1, 4])) == (None, 4)
 
 
 def test_names_that_differ_are_left_open():

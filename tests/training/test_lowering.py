@@ -283,3 +283,42 @@ def test_products_that_are_used_both_ways_stay():
         z = Transpose(product)
     }""")
     assert operators(lowered(model)) == ["Gemm", "Transpose"]
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_terms_that_are_scattered(swapped):
+    """Indices occur twice: both are added."""
+    model = parsed(
+        f"""scattered (float[5, 3] x, int64[N, 3] i, float[N, 3] u) => (float[5, 3] z)
+    <int64[2] shape = {{5, 3}}> {{
+        w = Neg(x)
+        zeros = ConstantOfShape(shape)
+        term = ScatterElements<axis=0, reduction="add">(zeros, i, u)
+        z = Add({"term, w" if swapped else "w, term"})
+    }}""",
+        opset=18,
+    )
+    result = lowered(model)
+    assert operators(result) == ["Neg", "ScatterElements"]
+    random = np.random.default_rng(3)
+    feeds = {"x": random.normal(size=(5, 3)), "u": random.normal(size=(4, 3))}
+    feeds = {name: array.astype(np.float32) for name, array in feeds.items()}
+    feeds["i"] = np.repeat([[1], [4], [1], [0]], 3, axis=1)
+    expected, got = run_on_runtime(model, feeds)["z"], run_on_runtime(result, feeds)["z"]
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("fill", ["1", "0"])
+def test_terms_that_are_more_than_scattered_stay(fill):
+    """Ones between, or zeros that replace."""
+    reduction = "" if fill == "0" else ', reduction="add"'
+    model = parsed(
+        f"""scattered (float[5, 3] x, int64[N, 3] i, float[N, 3] u) => (float[5, 3] z)
+    <int64[2] shape = {{5, 3}}> {{
+        filled = ConstantOfShape<value = float[1] {{{fill}}}>(shape)
+        term = ScatterElements<axis=0{reduction}>(filled, i, u)
+        z = Add(x, term)
+    }}""",
+        opset=18,
+    )
+    assert operators(lowered(model))[-1] == "Add"

@@ -12,6 +12,7 @@ from onward.graph.cleanup import remove_unused
 from onward.graph.nodes import all_values
 from onward.graph.opsets import accepted_by_runtime
 from onward.graph.promise import check_promises
+from onward.graph.propagation import name_sizes
 from onward.graph.shapes import infer_shapes
 
 # Protobuf cannot serialize more; larger models keep their weights in external files.
@@ -23,6 +24,7 @@ def finish(model: ir.Model) -> onnx.ModelProto:
     remove_unused(model)
     infer_shapes(model)
     check_promises(model.graph)
+    name_sizes(model.graph)
     opset = model.opset_imports.get("", 1)
     lowest = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)], ignore_unknown=True)
     # 4 is the first IR version whose initializers need not be inputs too.

@@ -5,13 +5,13 @@ A light stand-in for shape inference, which needs a whole model: rules that know
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import onnx_ir as ir
 
-from onward.graph.nodes import attribute, constant_of, integers
-from onward.graph.shapes import Dim, dims
+from onward.graph.nodes import all_values, attribute, constant_of, integers
+from onward.graph.shapes import Dim, dims, is_placeholder
+from onward.graph.sizes import quotient
 
 _ELEMENTWISE = frozenset(
     "Abs Add And Cast Ceil Clip Cos Div Equal Erf Exp Floor Greater GreaterOrEqual HardSigmoid Identity IsInf IsNaN "
@@ -21,24 +21,58 @@ _ELEMENTWISE = frozenset(
 _REDUCTIONS = frozenset(
     "ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare ReduceLogSumExp".split()
 )
+# Operators whose first result has the shape of their first input.
+_LIKE_FIRST = frozenset(
+    "BatchNormalization CumSum Dropout LayerNormalization LogSoftmax ScatterElements ScatterND Softmax".split()
+)
 Shape = list[Dim]
 
 
 def propagate_shape(node: ir.Node) -> None:
     """Give the output of a node its shape, if that follows from those of its inputs."""
+    shape = result_shape(node)
+    if shape is not None:
+        node.outputs[0].shape = ir.Shape(shape)
+
+
+def result_shape(node: ir.Node) -> Shape | None:
+    """The shape of the first output of a node, if it follows from those of its inputs."""
     if node.op_type == "Size":
-        node.outputs[0].shape = ir.Shape([])
-        return
+        return []
     shapes = [None if value is None else dims(value) for value in node.inputs]
     if not shapes or shapes[0] is None:
-        return
+        return None
     if node.op_type in _ELEMENTWISE:
-        result = _broadcast(shapes)
-    else:
-        rule = _RULES.get("Reduce" if node.op_type in _REDUCTIONS else node.op_type)
-        result = None if rule is None else rule(node, list(shapes[0]))
-    if result is not None:
-        node.outputs[0].shape = ir.Shape(result)
+        return _broadcast(shapes)
+    if node.op_type in _LIKE_FIRST:
+        return list(shapes[0])
+    rule = _RULES.get("Reduce" if node.op_type in _REDUCTIONS else node.op_type)
+    return None if rule is None else rule(node, list(shapes[0]))
+
+
+def name_sizes(graph: ir.Graph) -> None:
+    """Replace sizes that inference could not name by those that follow from the sizes of inputs."""
+    names: dict[str, Dim] = {}
+    for node in graph:
+        for output in node.outputs:
+            _rename(output, names)
+        result, shape = node.outputs[0] if node.outputs else None, result_shape(node)
+        known = None if result is None else dims(result)
+        if result is None or shape is None or known is None or len(shape) != len(known):
+            continue
+        for old, new in zip(known, shape, strict=True):
+            if isinstance(old, str) and is_placeholder(old) and new is not None and not is_placeholder(new):
+                names[old] = new
+        pairs = zip(known, shape, strict=True)
+        result.shape = ir.Shape([new if old is None or is_placeholder(old) else old for old, new in pairs])
+    for value in all_values(graph):
+        _rename(value, names)
+
+
+def _rename(value: ir.Value, names: Mapping[str, Dim]) -> None:
+    known = dims(value)
+    if known is not None and any(size in names for size in known):
+        value.shape = ir.Shape([names.get(size, size) if isinstance(size, str) else size for size in known])
 
 
 def _broadcast(shapes: Sequence[Sequence[Dim] | None]) -> Shape | None:
@@ -103,11 +137,24 @@ def _reshape(node: ir.Node, shape: Shape) -> Shape | None:
     target = constant_of(node.inputs[1]) if len(node.inputs) > 1 else None
     if target is None or (0 in target and attribute(node, "allowzero", 0)):
         return None
-    sizes: Shape = [shape[axis] if size == 0 else None if size < 0 else int(size) for axis, size in enumerate(target)]
-    known, numbers = [n for n in shape if isinstance(n, int)], [n for n in sizes if isinstance(n, int)]
-    if len(known) == len(shape) and len(numbers) == len(sizes) - 1 and 0 not in numbers:
-        return [math.prod(known) // math.prod(numbers) if size is None else size for size in sizes]
-    return sizes
+    sizes: Shape = [shape[axis] if size == 0 else int(size) for axis, size in enumerate(target)]
+    rest = quotient(shape, [size for size in sizes if size != -1])
+    return [rest if size == -1 else size for size in sizes]
+
+
+def _gemm(node: ir.Node, shape: Shape) -> Shape | None:
+    other = None if node.inputs[1] is None else dims(node.inputs[1])
+    if other is None:
+        return None
+    return [shape[attribute(node, "transA", 0)], other[1 - attribute(node, "transB", 0)]]
+
+
+def _matmul(node: ir.Node, shape: Shape) -> Shape | None:
+    other = None if node.inputs[1] is None else dims(node.inputs[1])
+    if other is None or min(len(shape), len(other)) < 2:
+        return None
+    batch = _broadcast([shape[:-2], other[:-2]])
+    return None if batch is None else [*batch, shape[-2], other[-1]]
 
 
 def _shape(node: ir.Node, shape: Shape) -> Shape:
@@ -117,6 +164,8 @@ def _shape(node: ir.Node, shape: Shape) -> Shape:
 
 _RULES: dict[str, Callable[[ir.Node, Shape], Shape | None]] = {
     "Gather": _gather,
+    "Gemm": _gemm,
+    "MatMul": _matmul,
     "Reduce": _reduce,
     "Reshape": _reshape,
     "Shape": _shape,

@@ -227,7 +227,11 @@ def _without_placeholders(shape: ir.Shape | None) -> ir.Shape | None:
     return None if shape is None else ir.Shape([None if _is_placeholder(dim) else dim for dim in shape])
 
 
-def _is_placeholder(dim: int | ir.SymbolicDim) -> bool:
+def is_placeholder(dim: Dim) -> bool:
     """Inference calls dimensions it does not know `unk__<n>`, counting anew in each run: equal names of two runs
     mean nothing."""
-    return not isinstance(dim, int) and (dim.value is None or dim.value.startswith("unk__"))
+    return isinstance(dim, str) and dim.startswith("unk__")
+
+
+def _is_placeholder(dim: int | ir.SymbolicDim) -> bool:
+    return not isinstance(dim, int) and (dim.value is None or is_placeholder(dim.value))

@@ -15,6 +15,7 @@ from onward.graph.builder import Builder
 from onward.graph.nodes import attribute, constant_of, input_at, take_over
 from onward.graph.replacement import emitting_before
 from onward.graph.shapes import dims, same_dims, static_shape
+from onward.graph.sizes import product
 from onward.training.forms.depthwise import is_small, matrices_of
 
 _MOST_PIXELS = 64
@@ -99,8 +100,8 @@ def _depthwise(op: Builder, node: ir.Node, rows: Rows) -> list[ir.Value]:
     assert x is not None
     values, pixels, _ = matrices_of(op, node)
     channels = _channels(x)
-    product = op.MatMul(op.Reshape(rows(x), [channels, -1, pixels]), values)
-    return [_biased(op, node, op.Reshape(product, [channels, -1]))]
+    y = op.MatMul(op.Reshape(rows(x), [channels, -1, pixels]), values)
+    return [_biased(op, node, op.Reshape(y, [channels, -1]))]
 
 
 def _biased(op: Builder, node: ir.Node, y: ir.Value) -> ir.Value:
@@ -130,11 +131,8 @@ def _elementwise(op: Builder, node: ir.Node, rows: Rows) -> list[ir.Value]:
 
 def _with_sizes_of(image: ir.Value, rows: ir.Value) -> ir.Value:
     """Write down what is known of rows: inference does not know that their lengths are the same everywhere."""
-    samples, channels, height, width = dims(image) or ()
-    pixels = height * width if isinstance(height, int) and isinstance(width, int) else None
-    assert pixels is not None
-    length = samples * pixels if isinstance(samples, int) else samples and f"{samples}*{pixels}"
-    rows.shape = ir.Shape([channels, length])
+    samples, channels, *sizes = dims(image) or ()
+    rows.shape = ir.Shape([channels, product([samples, *sizes])])
     return rows
 
 

@@ -6,18 +6,28 @@ already, and on graphs that train: those for evaluation stay as people wrote the
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import onnx_ir as ir
 
 from onward.graph.builder import Builder
 from onward.graph.replacement import Replacement, replace_node
-from onward.training.lowering import expansions, losses, masks, pooling, products, reductions, slices
+from onward.training.lowering import expansions, losses, masks, pooling, products, reductions, scattering, slices
+
+
+def _first_of(*lowerings: Replacement) -> Replacement:
+    """The first of several lowerings that knows better."""
+
+    def lowering(op: Builder, node: ir.Node) -> Sequence[ir.Value] | None:
+        return next((found for one in lowerings if (found := one(op, node)) is not None), None)
+
+    return lowering
+
 
 _LOWERINGS: dict[str, Replacement] = {"SoftmaxCrossEntropyLoss": losses.softmax_cross_entropy}
 # Of nodes that we have written ourselves.
 _BACKWARD_LOWERINGS: dict[str, Replacement] = {
-    "Add": slices.tiles,
+    "Add": _first_of(slices.tiles, scattering.scattered_term),
     "ReduceSum": reductions.sum_of_rows,
     "ScatterElements": pooling.scattered_maximum,
     "Sum": slices.tiles,
