@@ -20,6 +20,7 @@ class Builder(Emitter):
     def __init__(self, graph: ir.Graph, opset: int, *, root: Builder | None = None) -> None:
         super().__init__(graph, opset, root=root)
         self._shape_values: dict[ir.Value, ir.Value] = {}
+        self._ones: dict[tuple[Dim, ir.DataType], ir.Value] = {}
         # The values through which derivatives flow while a graph is differentiated; see `carries`.
         self.carrying: Collection[ir.Value] | None = None
 
@@ -125,6 +126,20 @@ class Builder(Emitter):
         """A tensor filled with one value; `shape` is a list of sizes or an int64 value."""
         tensor = ir.tensor(np.array([value], dtype.numpy()), dtype=dtype)
         return self.ConstantOfShape(self._shape_operand(shape), value=tensor)
+
+    def ones(self, x: ir.Value, axis: int) -> ir.Value:
+        """A vector of ones for an axis of `x`, in its type; the same one for all axes whose sizes have one name."""
+        assert x.dtype is not None
+        size = (dims(x) or (None,))[axis]
+        if isinstance(size, int):
+            return self.constant(np.ones(size), x.dtype)
+        vector = self._ones.get((size, x.dtype))
+        if vector is None:
+            vector = self.Expand(self.constant(1.0, x.dtype), self.dim(x, axis))
+            vector.shape = ir.Shape([size])
+            if size is not None:
+                self._ones[size, x.dtype] = vector
+        return vector
 
     def zeros_like(self, x: ir.Value) -> ir.Value:
         return self._filled_like(x, 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import onnx_ir as ir
 
 from onward.graph.builder import Builder
@@ -33,9 +32,4 @@ def sum_of_rows(op: Builder, node: ir.Node) -> list[ir.Value] | None:
     if len(known) == len(rows) and math.prod(known) * columns < _FEWEST_ELEMENTS:
         return None
     matrix = x if len(rows) == 1 else op.Reshape(x, [-1, columns])
-    if len(known) == len(rows):
-        ones = op.constant(np.ones(math.prod(known)), x.dtype)
-    else:
-        ones = op.Expand(op.constant(1.0, x.dtype), op.dim(matrix, 0))
-        ones.shape = ir.Shape([None])
-    return [op.MatMul(ones, matrix)]
+    return [op.MatMul(op.ones(matrix, 0), matrix)]
