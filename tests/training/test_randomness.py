@@ -165,6 +165,13 @@ def test_a_ratio_of_zero_keeps_all():
 # Deterministic: the seeds are fixed. Bounds are six standard deviations of what truly random numbers show.
 
 
+def test_a_ratio_of_zero_draws_nothing():
+    nodes = [helper.make_node("Dropout", ["x", "ratio", "on"], ["y", "kept"])]
+    proto = explicit(model(nodes, ["N", 4], {"y": FLOAT}, {"ratio": np.float32(0), "on": True}))
+    assert [value.name for value in proto.graph.input] == ["x"]
+    assert [node.op_type for node in proto.graph.node] == ["Identity"]
+
+
 def kept_masks(ratio: float, numbers: range, layers: int = 1, size: tuple[int, int] = (128, 512)) -> np.ndarray:
     """`[pass, layer, rows, columns]`."""
     session = open_session(explicit(dropout(["N", size[1]], ratio, layers=layers)))

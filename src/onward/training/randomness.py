@@ -20,7 +20,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.graph.builder import Builder
-from onward.graph.nodes import attribute, constant_of, input_at
+from onward.graph.nodes import attribute, constant_of, input_at, is_used
 from onward.graph.replacement import replace_node
 from onward.graph.shapes import dims, static_size
 from onward.signature import Role
@@ -48,11 +48,19 @@ def _draws(node: ir.Node) -> bool:
     return ratio is None or 0 <= float(ratio.reshape(())) < 1  # onnxruntime refuses others
 
 
+def _drops_nothing(node: ir.Node) -> bool:
+    """Whether a node is a Dropout with a ratio of 0, of which nobody asks for the mask."""
+    ratio = constant_of(input_at(node, 1)) if (node.op_type, node.domain) == ("Dropout", "") else None
+    return ratio is not None and not ratio.any() and not any(is_used(mask) for mask in node.outputs[1:])
+
+
 def draw_explicitly(op: Builder, number: ir.Value | None = None, seed: int = 0) -> dict[str, Role]:
     """Replace all nodes of the main graph that draw; returns the inputs that the graph needs for that, if any.
 
     They are the seed, with a default value, and the number of the pass, unless it is given as an int64 scalar.
     """
+    for node in [node for node in op.graph if _drops_nothing(node)]:
+        replace_node(op, node, lambda op, node: [op.Identity(node.inputs[0])])
     nodes = [node for node in op.graph if _draws(node)]
     if not nodes:
         return {}
