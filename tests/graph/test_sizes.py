@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import onnx
 import onnx.parser
+import onnx_ir as ir
 import pytest
 
 from onward.graph.finish import finish
 from onward.graph.prepare import prepare
+from onward.graph.propagation import result_shape
 from onward.graph.sizes import product, quotient
 
 
@@ -54,3 +56,8 @@ def test_results_have_names_where_inference_has_none():
     values = [*result.graph.value_info, *result.graph.output]
     shapes = {v.name: [d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim] for v in values}
     assert [shapes[name] for name in "rpnz"] == [["batch*6", 4], ["batch*6", 3], ["batch*6", 3], ["batch", 6, 3]]
+
+
+def test_operators_of_other_domains_are_not_taken_for_those_of_the_standard():
+    node = ir.node("Relu", [ir.Value(name="x", shape=ir.Shape(["N"]))], domain="elsewhere")
+    assert result_shape(node) is None

@@ -322,3 +322,11 @@ def test_terms_that_are_more_than_scattered_stay(fill):
         opset=18,
     )
     assert operators(lowered(model))[-1] == "Add"
+
+
+def test_transpositions_that_leave_all_in_place_stay():
+    model = parsed("""transposed (float[5, N] a, float[5, 3] b) => (float[N, 3] z)  {
+        product = Gemm<transA=1>(a, b)
+        z = Transpose<perm=[0, 1]>(product)
+    }""")
+    assert operators(lowered(model)) == ["Gemm", "Transpose"]

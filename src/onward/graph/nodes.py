@@ -105,7 +105,7 @@ def is_used(value: ir.Value) -> bool:
 def take_over(old: ir.Value, new: ir.Value) -> None:
     """Give `new` the name, the type and the users of `old`; what is not known of `old` stays as it is."""
     name, old.name = old.name, None
-    new.name, new.type = name, old.type or new.type
+    new.name, new.type = name or new.name, old.type or new.type
     if old.shape is not None:
         new.shape = old.shape.copy()
     new.meta.update(old.meta)

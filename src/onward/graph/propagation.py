@@ -37,6 +37,8 @@ def propagate_shape(node: ir.Node) -> None:
 
 def result_shape(node: ir.Node) -> Shape | None:
     """The shape of the first output of a node, if it follows from those of its inputs."""
+    if node.domain != "":
+        return None
     if node.op_type == "Size":
         return []
     shapes = [None if value is None else dims(value) for value in node.inputs]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import onnx_ir as ir
 
 from onward.graph.builder import Builder
+from onward.graph.nodes import take_over
 
 # What a node is replaced by: a value for each output that is used, or None where the node is better as it is.
 Replacement = Callable[[Builder, ir.Node], "Sequence[ir.Value] | None"]
@@ -34,14 +35,5 @@ def replace_node(op: Builder, node: ir.Node, replacement: Replacement) -> None:
     if values is None:
         return
     for old, new in zip(node.outputs, values, strict=False):
-        _take_over(old, new)
+        take_over(old, new)
     op.graph.remove(node, safe=True)
-
-
-def _take_over(old: ir.Value, new: ir.Value) -> None:
-    """Put `new` wherever `old` is used, as an output of the graph too, and under its name."""
-    new.type, new.shape = old.type, old.shape
-    name, old.name = old.name, f"{old.name}/replaced"
-    if name:
-        new.name = name
-    old.replace_all_uses_with(new, replace_graph_outputs=True)

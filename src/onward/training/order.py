@@ -8,8 +8,8 @@ its inputs in the same way; a node runs when all of its inputs have run. What is
 - What only the forward pass is needed for (a mask, say) shall wait for the gradient that it meets: both are in the
   cache then, and nothing has to be kept. So it is written before that gradient.
 
-Both follow from one rule: the longer the way that is left from a node to the last result that needs it, the earlier it
-is written.
+Both follow from one rule: nodes are written by the depth of the deepest result that needs them, deepest first, and
+among equals by their own depth.
 """
 
 from __future__ import annotations

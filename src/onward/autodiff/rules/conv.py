@@ -56,8 +56,9 @@ def _without_factor(dy: ir.Value, w: ir.Value, y: ir.Value) -> tuple[ir.Value, i
     rest, factor = product.inputs
     if rest is None or factor is None or math.prod(shape[1:]) > math.prod(sizes):
         return dy, None
-    channels = static_shape(factor) in ((shape[0], *[1] * len(sizes)), (1, shape[0], *[1] * len(sizes)))
-    return (rest, factor) if channels and rank(rest) == rank(y) else (dy, None)
+    of_channels = (shape[0], *[1] * len(sizes))
+    whole = (dims(rest) or ())[1:] == (shape[0], *sizes)  # nothing but the factor is broadcast
+    return (rest, factor) if whole and static_shape(factor) in (of_channels, (1, *of_channels)) else (dy, None)
 
 
 @vjp("ConvTranspose")

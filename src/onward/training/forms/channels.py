@@ -46,15 +46,15 @@ def _layer(node: ir.Node, carrying: Collection[ir.Value]) -> Layer | None:
     if node.op_type == "Conv" and node.inputs[1] in carrying:
         if is_small(node):
             return _depthwise
-        return _pointwise if _is_pointwise(node) else None
-    x = node.inputs[0]
+        return _pointwise if is_pointwise(node) else None
+    x, other = node.inputs[0], input_at(node, 1)
     if x is None or not _is_small_image(x):
         return None
     if node.op_type == "BatchNormalization":
         return _batch_normalization
     if node.op_type in _ELEMENTWISE and all(value is None or _is_number(value) for value in node.inputs[1:]):
         return _elementwise
-    if node.op_type in _BINARY and same_dims(dims(x), dims(node.inputs[1]) if node.inputs[1] else None):
+    if node.op_type in _BINARY and other is not None and same_dims(dims(x), dims(other)):
         return _elementwise
     return None
 
@@ -72,7 +72,8 @@ def _is_number(value: ir.Value) -> bool:
     return constant is not None and constant.ndim == 0
 
 
-def _is_pointwise(node: ir.Node) -> bool:
+def is_pointwise(node: ir.Node) -> bool:
+    """Whether a convolution reads one pixel for each of its outputs."""
     shape = static_shape(node.inputs[1]) if node.inputs[1] is not None else None
     plain = attribute(node, "group", 1) == 1 and not any(attribute(node, "pads", (0,)))
     return plain and shape is not None and shape[2:] == (1, 1) and set(attribute(node, "strides", (1,))) == {1}

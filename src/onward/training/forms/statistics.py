@@ -11,6 +11,7 @@ from onward.autodiff.rules.window import known_sizes
 from onward.graph.builder import Builder
 from onward.graph.nodes import attribute, input_at
 from onward.graph.shapes import dims, static_shape
+from onward.training.forms.channels import is_pointwise
 
 # A covariance pays where the convolution makes more channels out of fewer: so many times, at least.
 _EXPANSION = 2
@@ -55,10 +56,8 @@ def _expansion_before(node: ir.Node) -> ir.Node | None:
     shape = static_shape(conv.inputs[1])
     if shape is None or sizes is None or len({value.dtype for value in (*conv.inputs, *node.inputs)}) > 1:
         return None
-    plain = attribute(conv, "group", 1) == 1 and not any(attribute(conv, "pads", (0,)))
-    single = shape[2:] == (1, 1) and set(attribute(conv, "strides", (1,))) == {1}
     pays = shape[0] >= _EXPANSION * shape[1] and math.prod(sizes) >= _PIXELS_BY_SQUARE * shape[1] ** 2
-    return conv if plain and single and pays else None
+    return conv if is_pointwise(conv) and pays else None
 
 
 def _normalized_convolution(op: Builder, node: ir.Node, conv: ir.Node, momentum: float) -> list[ir.Value]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onward.graph.builder import Builder
-from onward.graph.nodes import constant_of, input_at
+from onward.graph.nodes import attribute, constant_of, input_at
 from onward.graph.shapes import dims
 
 _MANY_COLUMNS = 1024
@@ -44,7 +44,7 @@ def transposed_product(op: Builder, node: ir.Node) -> list[ir.Value] | None:
     product = None if x is None else x.producer()
     if x is None or product is None or product.op_type != "Gemm" or input_at(product, 2) is not None:
         return None
-    if len(x.uses()) > 1 or x.is_graph_output():
+    if attribute(node, "perm", (1, 0)) != (1, 0) or len(x.uses()) > 1 or x.is_graph_output():
         return None
     flags = {name: attr.value for name, attr in product.attributes.items()}
     a, b = product.inputs[:2]
