@@ -158,7 +158,7 @@ def test_weights_that_do_not_fit_into_a_file_get_one_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As above 2 GB; here with the limit of protobuf lowered."""
-    monkeypatch.setattr("onward.graph.finish._LARGEST_PROTO", 100)
+    monkeypatch.setattr("onward.graph.finish.LARGEST_PROTO", 100)
     source = tmp_path / "source"
     source.mkdir()
     body = {"body": np.arange(4 * 512, dtype=np.float32).reshape(4, 512) / 1e3, "head": np.ones((512, 3), np.float32)}

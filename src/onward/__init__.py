@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from onward.autodiff.gradient import gradient
     from onward.errors import OnwardError
     from onward.report.inspection import check
-    from onward.training.step import training_step
+    from onward.step import initial_state, training_step
 
 __version__ = "0.1.0"
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "artifacts",
     "check",
     "gradient",
+    "initial_state",
     "losses",
     "nondifferentiable",
     "onnxblock",
@@ -36,8 +37,9 @@ _HOMES = {
     "OnwardError": "onward.errors",
     "check": "onward.report.inspection",
     "gradient": "onward.autodiff.gradient",
+    "initial_state": "onward.step",
     "nondifferentiable": "onward.autodiff.custom",
-    "training_step": "onward.training.step",
+    "training_step": "onward.step",
     "vjp": "onward.autodiff.custom",
 }
 

@@ -26,7 +26,7 @@ class Role(str, Enum):
     RESET = "reset"  # whether gradients replace (true) or join (false) what the gradient buffers hold
     LEARNING_RATE = "learning_rate"
     STEP = "step"  # the number of this update, from 1
-    SEED = "seed"  # of what the graph draws at random; it has a default value
+    SEED = "seed"  # of what the graph draws at random
     PASS = "pass"  # the number of this forward and backward pass: each draws other numbers
     LOSS = "loss"
     OUTPUT = "output"
@@ -46,6 +46,8 @@ class Signature:
     outputs: dict[str, Role]
     links: dict[str, str] = field(default_factory=dict)
     slots: dict[str, float] = field(default_factory=dict)  # initial value of each kind of slot
+    # State inputs of which every element begins as this number: slots and seeds. The others begin as in the model.
+    initial: dict[str, float] = field(default_factory=dict)
     parameters: list[str] = field(default_factory=list)  # all of the checkpoint, frozen ones too, in the model's order
 
     def input_names(self, *roles: Role) -> list[str]:
@@ -63,6 +65,7 @@ class Signature:
                 "outputs": {name: role.value for name, role in self.outputs.items()},
                 "links": self.links,
                 "slots": self.slots,
+                "initial": self.initial,
                 "parameters": self.parameters,
             }
         )
@@ -76,5 +79,6 @@ class Signature:
             outputs={name: Role(role) for name, role in content["outputs"].items()},
             links=content["links"],
             slots=content["slots"],
+            initial=content.get("initial", {}),
             parameters=content.get("parameters", []),
         )

@@ -31,6 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Front-ends. They never import each other, but artifacts are made of blocks.
     "artifacts": FRONT | {"onnxblock"},
     "onnxblock": FRONT,
+    "step": FRONT,
     "api": FRONT,
     "trainer": FRONT,
     "sklearn": FRONT,
@@ -44,8 +45,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 # Package from outside -> the parts that may import it. The standard library and numpy are open to all.
 MAY_BE_IMPORTED_BY: dict[str, set[str]] = {
     "onnx": BUILD
-    | {"report", "testing", "artifacts", "onnxblock", "trainer", "sklearn", "torch", "cli", "experimental"},
-    "onnx_ir": BUILD | {"report", "testing", "artifacts", "onnxblock", "trainer", "sklearn", "torch", "cli"},
+    | {"report", "testing", "artifacts", "onnxblock", "step", "trainer", "sklearn", "torch", "cli", "experimental"},
+    "onnx_ir": BUILD | {"report", "testing", "artifacts", "onnxblock", "step", "trainer", "sklearn", "torch", "cli"},
     "llvmlite": {"runtime"},
     "onnxruntime": {"runtime", "testing"},
     "safetensors": {"runtime"},

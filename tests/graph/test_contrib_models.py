@@ -177,7 +177,7 @@ def test_a_fused_model_trains(tmp_path: Path) -> None:
     for form in (model, fused):
         step = onward.training_step(form, "mse", "sgd")
         assert {node.domain for node in step.graph.node} == {""}
-        losses.append(_train(step, feeds, targets))
+        losses.append(_train(step, feeds, targets, onward.initial_state(step, form)))
     assert losses[0][-1] < 0.8 * losses[0][0]
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-3)
 
@@ -206,14 +206,12 @@ def test_artifacts_of_models_with_fused_operators(tmp_path: Path) -> None:
             onnxruntime.InferenceSession(tmp_path / file, providers=["CPUExecutionProvider"])
 
 
-def _train(step: onnx.ModelProto, feeds: dict[str, Array], targets: Array) -> list[float]:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(step.SerializeToString(), options, providers=["CPUExecutionProvider"])
+def _train(step: onnx.ModelProto, feeds: dict[str, Array], targets: Array, state: dict[str, Array]) -> list[float]:
+    session = onnxruntime.InferenceSession(step.SerializeToString(), providers=["CPUExecutionProvider"])
     kinds = {"tensor(int32)": np.int32, "tensor(int64)": np.int64, "tensor(float)": np.float32}
     types = {value.name: kinds[value.type] for value in session.get_inputs()}
-    (target,) = [name for name in types if name not in (*feeds, "learning_rate", "step") and "." not in name]
-    names, losses, state = [output.name for output in session.get_outputs()], [], {}
+    (target,) = [name for name in types if name not in (*feeds, *state, "learning_rate", "step")]
+    names, losses = [output.name for output in session.get_outputs()], []
     for number in range(1, 16):
         given = {**feeds, target: targets, "learning_rate": 0.03, "step": number}
         typed = {name: np.asarray(array, types[name]) for name, array in given.items()}

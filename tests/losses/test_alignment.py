@@ -220,7 +220,7 @@ def test_one_file_training_step():
     step = onward.training_step(recognizer(True), loss="ctc", optimizer="sgd")
     x, labels, lengths = normal(2, 8, 4).astype(np.float32), np.array([[1, 2], [3, 3]]), np.array([8, 8])
     feeds = {"x": x, "labels": labels, "input_lengths": lengths, "target_lengths": np.array([2, 2])}
-    feeds["learning_rate"] = np.array(0.5, np.float32)
+    feeds |= {"learning_rate": np.array(0.5, np.float32), **onward.initial_state(step, recognizer(True))}
     values = []
     for number in range(1, 30):
         results = run(step, {**feeds, "step": np.array(number)})

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+import onward
 from onward import api, artifacts, optim
-from onward.training.step import training_step
 
 STEPS = 10
 TOLERANCE = 2e-5  # of the largest element: ten steps of float32, in another order of summation
@@ -53,11 +53,11 @@ class OneFile:
     """Our training by the one-file step and a plain session."""
 
     def __init__(self, model, names, optimizer, folder):
-        step = training_step(model, "cross_entropy", optimizer, trainable=names)
+        step = onward.training_step(model, "cross_entropy", optimizer, trainable=names)
         self.session = onnxruntime.InferenceSession(step.SerializeToString())
         self.links = json.loads(self.session.get_modelmeta().custom_metadata_map["onward.signature"])["links"]
         self.outputs = [output.name for output in self.session.get_outputs()]
-        self.rate, self.count, self.state = optimizer.learning_rate, 0, {}
+        self.rate, self.count, self.state = optimizer.learning_rate, 0, onward.initial_state(step, model)
 
     def step(self, *inputs):
         self.count += 1
@@ -66,7 +66,7 @@ class OneFile:
         feeds |= {"learning_rate": np.float32(self.rate), "step": np.int64(self.count)}
         feeds = {name: np.asarray(value) for name, value in feeds.items()}
         outputs = dict(zip(self.outputs, self.session.run(None, feeds), strict=True))
-        self.state = {self.links[name]: value for name, value in outputs.items() if name in self.links}
+        self.state |= {self.links[name]: value for name, value in outputs.items() if name in self.links}
         return outputs[self.outputs[0]]
 
     def __getitem__(self, name):

@@ -16,7 +16,7 @@ from onward.graph.propagation import name_sizes
 from onward.graph.shapes import infer_shapes
 
 # Protobuf cannot serialize more; larger models keep their weights in external files.
-_LARGEST_PROTO = 2**31 - 2**20
+LARGEST_PROTO = 2**31 - 2**20
 
 
 def finish(model: ir.Model) -> onnx.ModelProto:
@@ -30,7 +30,7 @@ def finish(model: ir.Model) -> onnx.ModelProto:
     # 4 is the first IR version whose initializers need not be inputs too.
     model.ir_version = min(max(model.ir_version, lowest, 4), accepted_by_runtime()[1])
     weights = [value.const_value for value in model.graph.initializers.values()]
-    if sum(tensor.nbytes for tensor in weights if tensor is not None) < _LARGEST_PROTO:
+    if sum(tensor.nbytes for tensor in weights if tensor is not None) < LARGEST_PROTO:
         ir.external_data.load_to_model(model)
     return ir.serde.serialize_model(model)
 
@@ -63,3 +63,10 @@ def to_input(value: ir.Value) -> None:
     if not value.is_graph_input():
         graph.inputs.append(value)
     value.const_value = None
+
+
+def fix_defaults(graph: ir.Graph) -> None:
+    """Make inputs with a default value plain initializers: the graph may change them, the caller does not."""
+    for value in list(graph.inputs):
+        if value.is_initializer():
+            graph.inputs.remove(value)

@@ -22,11 +22,10 @@ def trains_batch_statistics(node: ir.Node, opset: int) -> bool:
     return bool(attribute(node, "training_mode", 0))
 
 
-def update_running_statistics(op: Builder, *, defaults: bool = False) -> dict[str, str]:
+def update_running_statistics(op: Builder) -> dict[str, str]:
     """Make the running statistics of training BatchNormalizations graph inputs, and their new values outputs.
 
-    With `defaults`, the inputs keep their values as defaults. Returns the name of each statistic by that of its new
-    value.
+    Returns the name of each statistic by that of its new value.
     """
     graph = op.graph
     latest: dict[ir.Value, ir.Value] = {}
@@ -45,10 +44,7 @@ def update_running_statistics(op: Builder, *, defaults: bool = False) -> dict[st
             latest[statistic].shape = statistic.shape
     links = {}
     for statistic, updated in latest.items():
-        if defaults:
-            graph.inputs.append(statistic)
-        else:
-            to_input(statistic)
+        to_input(statistic)
         publish(updated, f"{statistic.name}{UPDATED}", graph)
         links[f"{statistic.name}{UPDATED}"] = statistic.name or ""
     return links

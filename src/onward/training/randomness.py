@@ -54,10 +54,10 @@ def _drops_nothing(node: ir.Node) -> bool:
     return ratio is not None and not ratio.any() and not any(is_used(mask) for mask in node.outputs[1:])
 
 
-def draw_explicitly(op: Builder, number: ir.Value | None = None, seed: int = 0) -> dict[str, Role]:
+def draw_explicitly(op: Builder, number: ir.Value | None = None) -> dict[str, Role]:
     """Replace all nodes of the main graph that draw; returns the inputs that the graph needs for that, if any.
 
-    They are the seed, with a default value, and the number of the pass, unless it is given as an int64 scalar.
+    They are the seed, and the number of the pass, unless it is given as an int64 scalar.
     """
     for node in [node for node in op.graph if _drops_nothing(node)]:
         replace_node(op, node, lambda op, node: [op.Identity(node.inputs[0])])
@@ -65,14 +65,12 @@ def draw_explicitly(op: Builder, number: ir.Value | None = None, seed: int = 0) 
     if not nodes:
         return {}
     roles = {}
-    seed_input = _add_scalar(op, SEED)
-    seed_input.const_value = ir.tensor(np.array(seed, np.int64), name=seed_input.name)
-    op.graph.register_initializer(seed_input)
-    roles[seed_input.name or ""] = Role.SEED
+    seed = _add_scalar(op, SEED)
+    roles[seed.name or ""] = Role.SEED
     if number is None:
         number = _add_scalar(op, PASS)
         roles[number.name or ""] = Role.PASS
-    source = _Source(op, seed_input, number, len(nodes))
+    source = _Source(op, seed, number, len(nodes))
     for node in nodes:
         replace_node(op, node, lambda _, node: _OPERATORS[node.op_type](source, node))
     return roles

@@ -19,7 +19,7 @@ from onward.autodiff.registry import custom_operators
 from onward.autodiff.sweep import differentiable_path
 from onward.errors import NotDifferentiableError, OnwardError, UnknownNameError
 from onward.graph.builder import Builder
-from onward.graph.finish import finish, make_way, publish, to_input
+from onward.graph.finish import finish, fix_defaults, make_way, publish, to_input
 from onward.graph.parameters import parameters as parameters_of
 from onward.graph.prepare import ModelLike, prepare
 from onward.graph.shapes import is_floating, static_shape, static_size
@@ -71,9 +71,7 @@ def split(
         opset: the lowest opset of the default domain that the graphs may have.
     """
     forward = prepare(model, keep=custom_operators())
-    for value in list(forward.graph.inputs):
-        if value.is_initializer():  # an input with a default value: the graph may change it, the caller does not
-            forward.graph.inputs.remove(value)
+    fix_defaults(forward.graph)
     if opset is not None and opset > forward.opset_imports[""]:
         forward = upgrade(forward, opset)
     _check_loss(forward.graph.outputs[0])
@@ -141,6 +139,7 @@ def _split(forward: ir.Model, names: list[str], frozen: set[str], targets: set[s
         },
         links={**statistics, **{f"{name}{suffix}": name for name in wanted for suffix in (BUFFER, ACCUMULATED)}},
         parameters=[value.name or "" for value in kept],
+        initial={name: 0 for name, role in random.items() if role is Role.SEED},
     )
     model.metadata_props[METADATA_KEY] = signature.to_json()
     lower(op, nodes)

@@ -1,4 +1,4 @@
-"""`onward.training_step`: forward, loss, backward, clipping and update in a single graph."""
+"""The graph of `onward.training_step`: forward, loss, backward, clipping and update in a single graph."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ import onnx_ir as ir
 
 from onward.autodiff.expansion import expand_missing_rules
 from onward.autodiff.gradient import gradients_of
-from onward.autodiff.registry import custom_operators
 from onward.errors import OnwardError
 from onward.graph.builder import Builder
-from onward.graph.finish import finish, publish
+from onward.graph.finish import finish, fix_defaults, publish, to_input
 from onward.graph.parameters import parameters as parameters_of
-from onward.graph.prepare import ModelLike, prepare
 from onward.graph.shapes import infer_shapes, static_shape
 from onward.graph.upgrade import in_lowest_opset
 from onward.losses import Loss
@@ -33,32 +31,17 @@ from onward.training.randomness import draw_explicitly
 LEARNING_RATE, STEP = "learning_rate", "step"
 
 
-def training_step(
-    model: ModelLike,
+def step_model(
+    forward: ir.Model,
     loss: str | Loss | None,
-    optimizer: str | Optimizer = "adamw",
+    optimizer: str | Optimizer,
     *,
     trainable: Sequence[str] | None = None,
     loss_inputs: Sequence[str] | None = None,
     seed: int = 0,
 ) -> onnx.ModelProto:
-    """One training step as one model: any onnxruntime, in any language, trains with it.
-
-    Inputs: those of the model, the targets of the loss, `learning_rate` (float scalar), `step` (int64 scalar, from 1),
-    and the state: parameters, optimizer slots ``<parameter>.<slot>`` and running statistics. The state has default
-    values in the file, so that the first step needs none. Outputs: the loss, the model's outputs, and for every state
-    input ``<name>.updated``, to be fed in its place next time. The model's metadata (`onward.signature`) says so.
-
-    Args:
-        model: the forward model; None as `loss` means that its first output is the loss.
-        loss: a name of `onward.losses`, or a function ``(op, prediction, *targets)``.
-        optimizer: a name or a value of `onward.optim`.
-        trainable: names of initializers; None means all that `onward.gradient` calls trainable.
-        loss_inputs: the outputs (or other values) that the loss takes, where the model has several outputs.
-        seed: what Dropout and other random operators draw from, together with the number of the step; the default value
-            of the input `random_seed`, which a model has that draws.
-    """
-    forward = prepare(model, keep=custom_operators())
+    """See `onward.training_step`; `forward` is a prepared model, and no state has a value in the result."""
+    fix_defaults(forward.graph)
     names = list(trainable) if trainable is not None else [p.name for p in parameters_of(forward) if p.trainable]
     if not names:
         raise OnwardError("the model has no trainable parameter; name some in `trainable`")
@@ -85,11 +68,11 @@ def _step(
     op = Builder(graph, model.opset_imports[""])
     rate = _add_scalar(graph, LEARNING_RATE, ir.DataType.FLOAT)
     number = _add_scalar(graph, STEP, ir.DataType.INT64)
-    random = draw_explicitly(op, number, seed)
+    random = draw_explicitly(op, number)
     outputs = {value.name or "": Role.OUTPUT if index else Role.LOSS for index, value in enumerate(graph.outputs)}
     loss_output = graph.outputs[0]
     assert loss_output.dtype is not None
-    statistics = update_running_statistics(op, defaults=True)
+    statistics = update_running_statistics(op)
     choose_forms(model, op, names)
     nodes = set(graph)
 
@@ -99,10 +82,10 @@ def _step(
     if optimizer.global_norm is not None:
         with op:
             scale = optimizer.global_norm.coefficient(op, list(gradients.values()))
-    inputs, links = {}, {}
+    inputs, links, initial = {}, {}, {}
     for parameter, gradient in gradients.items():
-        graph.inputs.append(parameter)
-        slots = {name: _add_slot(graph, parameter, name, slot.initial) for name, slot in optimizer.slots.items()}
+        to_input(parameter)
+        slots = {name: _add_slot(graph, parameter, name) for name in optimizer.slots}
         group = optimizer.group_of(parameter.name or "")
         updated, state = optimizer.apply(
             op, parameter, gradient, slots, number, rate,
@@ -114,6 +97,7 @@ def _step(
             links[f"{name}{UPDATED}"] = name
             publish(new, f"{name}{UPDATED}", graph)
         links.update({value.name or "": parameter.name or "" for value in slots.values()})
+        initial.update({value.name or "": optimizer.slots[slot].initial for slot, value in slots.items()})
     signature = Signature(
         "step",
         inputs={
@@ -132,6 +116,7 @@ def _step(
         },
         links={**links, **statistics},
         slots={name: slot.initial for name, slot in optimizer.slots.items()},
+        initial={**dict.fromkeys(random, seed), **initial},
     )
     model.metadata_props[METADATA_KEY] = signature.to_json()
     lower(op, nodes)
@@ -147,15 +132,8 @@ def _add_scalar(graph: ir.Graph, name: str, dtype: ir.DataType) -> ir.Value:
     return value
 
 
-def _add_slot(graph: ir.Graph, parameter: ir.Value, slot: str, initial: float) -> ir.Value:
-    """A slot of a parameter: an input with a default value."""
-    assert parameter.dtype is not None
-    name = f"{parameter.name}.{slot}"
-    shape = static_shape(parameter)
-    assert shape is not None, "parameters are initializers, whose shape is known"
-    array = np.full(shape, initial, parameter.dtype.numpy())
-    tensor = ir.tensor(array, dtype=parameter.dtype, name=name)
-    value = ir.Value(name=name, type=ir.TensorType(parameter.dtype), shape=parameter.shape, const_value=tensor)
+def _add_slot(graph: ir.Graph, parameter: ir.Value, slot: str) -> ir.Value:
+    """A slot of a parameter: an input of its type and shape."""
+    value = ir.Value(name=f"{parameter.name}.{slot}", type=parameter.type, shape=parameter.shape)
     graph.inputs.append(value)
-    graph.register_initializer(value)
     return value
