@@ -9,8 +9,12 @@ import base64
 import json
 from dataclasses import asdict, dataclass
 
+from onward import document
+from onward.document import Document
+
 METADATA_KEY = "onward.update_plan"
 _VERSION = 1
+_TITLE = "the update plan of the optimizer model"
 
 # Inputs and outputs of an update kernel; a slot `mu` is the input `slot:mu` and the output `slot:mu.updated`.
 PARAMETER, GRADIENT, LEARNING_RATE, STEP, GRAD_SCALE = "parameter", "gradient", "learning_rate", "step", "grad_scale"
@@ -65,15 +69,33 @@ class UpdatePlan:
 
     @classmethod
     def from_json(cls, text: str) -> UpdatePlan:
-        content = json.loads(text)
-        return cls(
-            optimizer=content["optimizer"],
-            learning_rate=content["learning_rate"],
-            elementwise=content["elementwise"],
-            slots={name: SlotPlan(**slot) for name, slot in content["slots"].items()},
-            kernels=tuple(Kernel(tuple(k["parameters"]), base64.b64decode(k["model"])) for k in content["kernels"]),
-            norm=None if content["norm"] is None else base64.b64decode(content["norm"]),
+        """Read a plan of any origin."""
+        content = document.parse(text, _TITLE)
+        content.require_version(_VERSION)
+        plan = cls(
+            optimizer=content.text("optimizer"),
+            learning_rate=content.number("learning_rate"),
+            elementwise=content.flag("elementwise"),
+            slots=content.mapping("slots", _slot),
+            kernels=tuple(Kernel(tuple(k.texts("parameters")), _bytes(k, "model")) for k in content.list_of("kernels")),
+            norm=_bytes(content, "norm") if content.has("norm") else None,
         )
+        names = [name for kernel in plan.kernels for name in kernel.parameters]
+        if len(set(names)) < len(names):
+            raise content.damaged("a parameter would be updated twice")
+        return plan
+
+
+def _slot(content: Document, name: str) -> SlotPlan:
+    slot = content.inside(name)
+    return SlotPlan(initial=slot.number("initial"), scale=slot.number("scale"))
+
+
+def _bytes(content: Document, key: str) -> bytes:
+    try:
+        return base64.b64decode(content.text(key), validate=True)
+    except ValueError as error:
+        raise content.damaged(f"{key!r} is no model ({error})") from error
 
 
 def _text(model: bytes) -> str:

@@ -10,8 +10,12 @@ import json
 from dataclasses import dataclass, field
 from enum import Enum
 
+from onward import document
+from onward.document import Document
+
 METADATA_KEY = "onward.signature"
 _VERSION = 1
+_TITLE = "the signature of the model, which says what its inputs and outputs are for,"
 
 
 class Role(str, Enum):
@@ -72,13 +76,30 @@ class Signature:
 
     @classmethod
     def from_json(cls, text: str) -> Signature:
-        content = json.loads(text)
-        return cls(
-            kind=content["kind"],
-            inputs={name: Role(role) for name, role in content["inputs"].items()},
-            outputs={name: Role(role) for name, role in content["outputs"].items()},
-            links=content["links"],
-            slots=content["slots"],
-            initial=content.get("initial", {}),
-            parameters=content.get("parameters", []),
+        """Read a signature of any origin; what is damaged or makes no sense is refused here, not where it is used."""
+        content = document.parse(text, _TITLE)
+        content.require_version(_VERSION)
+        signature = cls(
+            kind=content.text("kind"),
+            inputs=content.mapping("inputs", _role),
+            outputs=content.mapping("outputs", _role),
+            links=content.mapping("links", Document.text),
+            slots=content.mapping("slots", Document.number),
+            initial=content.mapping("initial", Document.number) if "initial" in content else {},
+            parameters=content.texts("parameters") if "parameters" in content else [],
         )
+        for values in (signature.inputs, signature.outputs):
+            for name, role in values.items():
+                if role is Role.GRADIENT and name not in signature.links:
+                    raise content.damaged(f"it does not say what the gradient {name!r} belongs to")
+        for name in signature.output_names(Role.BUFFER):
+            if signature.inputs.get(signature.links.get(name, "")) is not Role.BUFFER:
+                raise content.damaged(f"it does not say which buffer {name!r} replaces")
+        return signature
+
+
+def _role(content: Document, name: str) -> Role:
+    role = content.text(name)
+    if role not in set(Role):
+        raise content.damaged(f"{role!r} is not a role that a value can have")
+    return Role(role)

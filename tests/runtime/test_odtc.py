@@ -144,7 +144,7 @@ def test_truncated(tmp_path: Path) -> None:
 
 
 def test_unknown_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(odtc, "_VERSIONS", (1, 2, 3))
+    monkeypatch.setattr(odtc, "VERSIONS", (1, 2, 3))
     odtc.save(checkpoint.load(DATA / "ort-1.19.2-mlp-generated"), tmp_path / "newer")
     monkeypatch.undo()
     with pytest.raises(OnwardError, match="Checkpoint version 3 is not supported"):

@@ -10,7 +10,7 @@ import pytest
 from onnx import numpy_helper
 
 from onward.errors import InvalidModelError
-from onward.runtime import wire
+from onward.runtime import valueproto, wire
 from tests.api import toys
 
 BRANCH = """<ir_version: 8, opset_import: ["" : 17]>
@@ -51,7 +51,7 @@ def test_types() -> None:
     assert model.type_of("hidden") == (1, ("N", 5))
     assert model.type_of("fc1.weight") == (1, (5, 4))
     assert model.type_of("nothing") is None
-    described = onnx.ValueInfoProto.FromString(wire.encode_value_info("v", 7, [3, "M", None]))
+    described = onnx.ValueInfoProto.FromString(valueproto.encode("v", 7, [3, "M", None]))
     assert described.name == "v"
     assert described.type.tensor_type.elem_type == onnx.TensorProto.INT64
     assert [dim.WhichOneof("value") for dim in described.type.tensor_type.shape.dim] == ["dim_value", "dim_param", None]

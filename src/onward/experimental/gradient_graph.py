@@ -14,6 +14,7 @@ import onnx
 
 from onward.autodiff.gradient import gradient
 from onward.graph.saving import save_model
+from onward.runtime.files import replacing_together
 
 if TYPE_CHECKING:
     import torch
@@ -36,7 +37,10 @@ def export_gradient_graph(
     """
     forward = _export(model, loss_fn, example_input, example_labels, opset_version)
     trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-    save_model(gradient(forward, wrt=trained, of="loss"), Path(gradient_graph_path))
+    path = Path(gradient_graph_path)
+    result = gradient(forward, wrt=trained, of="loss")
+    with replacing_together(path.parent) as drafts:
+        save_model(result, drafts / path.name)
 
 
 def _export(

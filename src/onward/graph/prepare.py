@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from copy import copy as shallow_copy
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from onnx_ir.passes import common as passes
 
 from onward.errors import InvalidModelError
 from onward.graph import contrib
+from onward.graph.external import check_tensors, read_small_weights
 from onward.graph.folding import fold_shape_arithmetic
 from onward.graph.functions import expand, write_defaults
 from onward.graph.loops import remove_idle_states
@@ -20,7 +21,7 @@ from onward.graph.opsets import accepted_by_runtime, require_accepted
 from onward.graph.parameters import mark_constant_nodes
 from onward.graph.sequences import resolve_sequences
 from onward.graph.shapes import infer_shapes
-from onward.graph.skeleton import LARGEST_KEPT, skeleton
+from onward.graph.skeleton import skeleton
 from onward.graph.stacks import resolve_stacks
 from onward.graph.upgrade import OLDEST, replace_deprecated, upgrade
 
@@ -84,10 +85,16 @@ def _loses_rank(node: ir.Node) -> bool:
 
 def load(model: ModelLike) -> ir.Model:
     """An ir.Model that shares no mutable part with what the caller has; weights are shared, never written."""
+    loaded = _read(model)
+    check_tensors(loaded)
+    return loaded if isinstance(model, (str, os.PathLike)) else _with_own_names(loaded)
+
+
+def _read(model: ModelLike) -> ir.Model:
     if isinstance(model, ir.Model):
-        return _with_own_names(model.clone())
+        return model.clone()
     if isinstance(model, onnx.ModelProto):
-        return _with_own_names(_from_proto(model))
+        return _from_proto(model)
     if isinstance(model, (str, os.PathLike)):
         path = Path(model)
         if not path.is_file():
@@ -120,34 +127,6 @@ def _with_own_names(model: ir.Model) -> ir.Model:
             elif tensor is not None:
                 value.const_value = shallow_copy(tensor)
     return model
-
-
-def read_small_weights(model: ir.Model) -> None:
-    """Read what `skeleton` keeps from external files: onnx does not know where they are, and inference needs values."""
-    for value, tensor in lost_weights(model):
-        raise InvalidModelError(
-            f"initializer {value.name!r} is stored in {str(tensor.path)!r}, which is not a file. {WHERE_DATA_IS}"
-        )
-    for value, tensor in _external_weights(model):
-        if value.graph is not model.graph or tensor.nbytes <= LARGEST_KEPT:
-            (value.const_value,) = ir.external_data.convert_tensors_from_external([tensor])
-
-
-WHERE_DATA_IS = (
-    "External data is looked for beside the model, so give the path of the model rather than a loaded ModelProto."
-)
-
-
-def lost_weights(model: ir.Model) -> list[tuple[ir.Value, ir.ExternalTensor]]:
-    """The initializers whose external file is not there."""
-    return [(value, tensor) for value, tensor in _external_weights(model) if not Path(tensor.path).is_file()]
-
-
-def _external_weights(model: ir.Model) -> Iterator[tuple[ir.Value, ir.ExternalTensor]]:
-    for graph in model.graphs():
-        for value in graph.initializers.values():
-            if isinstance(value.const_value, ir.ExternalTensor):
-                yield value, value.const_value
 
 
 def forget_annotations(model: ir.Model) -> None:

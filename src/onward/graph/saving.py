@@ -22,5 +22,5 @@ def save_model(
         target.write_bytes(model.SerializeToString())
         return
     copy = ir.serde.deserialize_model(model)
-    ir.external_data.set_base_dir(copy.graph, external_data_folder or "")
+    ir.external_data.set_base_dir(copy.graph, external_data_folder or Path.cwd())
     ir.save(copy, target, external_data=f"{target.name}.data")

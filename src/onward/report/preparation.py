@@ -10,18 +10,16 @@ from onnx_ir.passes import common as passes
 from onward.autodiff.registry import custom_operators
 from onward.errors import InvalidModelError, OnwardError, OpsetError
 from onward.graph import contrib
+from onward.graph.external import WHERE_DATA_IS, lost_weights, read_small_weights
 from onward.graph.functions import write_defaults
 from onward.graph.opsets import require_accepted
 from onward.graph.parameters import mark_constant_nodes
 from onward.graph.prepare import (
-    WHERE_DATA_IS,
     ModelLike,
     check,
     import_default_domain,
     load,
-    lost_weights,
     prepare,
-    read_small_weights,
     simplify,
 )
 from onward.graph.shapes import infer_shapes

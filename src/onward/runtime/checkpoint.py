@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from onward.document import Document, parse_value
 from onward.errors import OnwardError
 from onward.runtime import odtc
 from onward.runtime.state import OptimizerState, RandomState, State, TensorType
@@ -82,30 +83,52 @@ def _load(file: TensorFile) -> State:
         raise OnwardError(
             f"Checkpoint verification failed: {str(file.path)!r} is a safetensors file, but not a checkpoint of onward"
         )
-    if int(metadata["version"]) > VERSION:
+    title = repr(str(file.path))
+    texts = {key: parse_value(text, f"{key!r} in {title}") for key, text in metadata.items() if key != "format"}
+    content = Document(texts, title)
+    if content.integer("version") > VERSION:
         raise OnwardError(
-            f"Checkpoint version {metadata['version']} is not supported: {str(file.path)!r} was written by a newer "
+            f"Checkpoint version {metadata['version']} is not supported: {title} was written by a newer "
             f"onward, this one reads version {VERSION}. Update onward."
         )
-    content = {key: json.loads(text) for key, text in metadata.items() if key not in ("format", "version")}
+    properties = content.mapping("properties", Document.scalar)
     if "nominal" in content:
-        types = {name: _undescribe(kind) for name, kind in content["nominal"].items()}
-        return State.without_values(
-            {name: types[name] for name in content["trainable"]},
-            {name: types[name] for name in content["frozen"]},
-            properties=content["properties"],
-        )
-    trainable = _read(file, {name: name for name in content["trainable"]})
-    frozen = _read(file, {name: name for name in content["frozen"]})
-    optimizer = None
-    if "optimizer" in content:
-        described = content["optimizer"]
-        slots = {}
-        for slot in described.pop("slots"):
-            slots[slot] = _read(file, {name: _SLOT.format(slot=slot, name=name) for name in trainable})
-        optimizer = OptimizerState(slots=slots, **described)
-    random = RandomState(**content["random"]) if "random" in content else None
-    return State(trainable, frozen, properties=content["properties"], optimizer=optimizer, random=random)
+        types = content.mapping("nominal", _undescribe)
+        names = [content.texts(key) for key in ("trainable", "frozen")]
+        if not types.keys() >= {*names[0], *names[1]}:
+            raise content.damaged("it does not say what all of its parameters are")
+        groups = ({name: types[name] for name in group} for group in names)
+        return State.without_values(*groups, properties=properties)
+    optimizer = content.inside("optimizer") if "optimizer" in content else None
+    trainable = _read(file, {name: name for name in content.texts("trainable")})
+    return State(
+        trainable,
+        _read(file, {name: name for name in content.texts("frozen")}),
+        properties=properties,
+        optimizer=None if optimizer is None else _read_optimizer(file, optimizer, trainable),
+        random=_random(content.inside("random")) if "random" in content else None,
+    )
+
+
+def _read_optimizer(file: TensorFile, content: Document, parameters: Iterable[str]) -> OptimizerState:
+    slots = content.texts("slots")
+    return OptimizerState(
+        step=content.count("step"),
+        learning_rate=content.number("learning_rate"),
+        initial_learning_rate=content.number("initial_learning_rate"),
+        slots={slot: _read(file, {name: _SLOT.format(slot=slot, name=name) for name in parameters}) for slot in slots},
+        scales=content.mapping("scales", Document.number),
+        schedule=_schedule(content.inside("schedule")) if content.has("schedule") else None,
+        unnamed=content.flag("unnamed"),
+    )
+
+
+def _schedule(content: Document) -> dict[str, Any]:
+    return {**content.plain(), "state": content.mapping("state", Document.number) if content.has("state") else {}}
+
+
+def _random(content: Document) -> RandomState:
+    return RandomState(seed=content.integer("seed"), passes=content.count("passes"))
 
 
 def _entries(state: State, optimizer: OptimizerState | None) -> Iterator[Entry]:
@@ -136,6 +159,8 @@ def _describe(kind: TensorType) -> dict[str, Any]:
     return {"dtype": name_of(kind.dtype), "shape": None if kind.shape is None else list(kind.shape)}
 
 
-def _undescribe(content: dict[str, Any]) -> TensorType:
-    shape = content["shape"]
-    return TensorType(dtype_called(content["dtype"]), None if shape is None else tuple(shape))
+def _undescribe(content: Document, name: str) -> TensorType:
+    described = content.inside(name)
+    return TensorType(
+        dtype_called(described.text("dtype")), described.shape("shape") if described.has("shape") else None
+    )

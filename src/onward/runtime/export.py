@@ -11,7 +11,7 @@ import onnxruntime
 
 from onward import plan
 from onward.errors import OnwardError
-from onward.runtime import wire
+from onward.runtime import valueproto, wire
 from onward.runtime.files import replacing, write_bytes
 from onward.runtime.session import is_ort_format, open_session, read_model
 from onward.runtime.state import State
@@ -44,6 +44,7 @@ def export_for_inference(
     if is_ort_format(content):
         raise OnwardError(f"{str(evaluation)!r} is in onnxruntime's own format, which cannot be edited; use the .onnx")
     model = wire.parse(content)
+    model.check_files(evaluation.parent)
     _truncate(model, list(dict.fromkeys(outputs)), evaluation.parent, options)
     for key in (METADATA_KEY, plan.METADATA_KEY):
         model.metadata.pop(key, None)
@@ -80,14 +81,14 @@ def _infer(
 ) -> dict[str, bytes]:
     """Types and shapes of inner values, as onnxruntime finds them."""
     probe = wire.parse(model.serialize())
-    probe.outputs = {name: wire.encode_value_info(name, None, None) for name in names}
+    probe.outputs = {name: valueproto.encode(name, None, None) for name in names}
     session = open_session(probe.serialize(), folder=folder, options=options)
     described = {}
     for value in session.get_outputs():
         kind = value.type.removeprefix("tensor(").removesuffix(")")
         if kind not in _ELEMENT_TYPES:
             raise OnwardError(f"{value.name!r} cannot be an output of the inference model: it is a {value.type}")
-        described[value.name] = wire.encode_value_info(value.name, _ELEMENT_TYPES[kind], value.shape)
+        described[value.name] = valueproto.encode(value.name, _ELEMENT_TYPES[kind], value.shape)
     return described
 
 

@@ -132,11 +132,12 @@ class Graph:
             self.accumulates = True
         else:
             model = self._parse(content)
+            has_files = model.check_files(self.path.parent)
             self.accumulates = not state.trainable.device.is_host
             if not self.accumulates:
                 self._leave_accumulation_to_the_state(model)
             options = self._freeze(model, options)
-            if any(map(model.is_external, model.initializers)):
+            if has_files:
                 folder = self.path.parent
             content = model.serialize()
         self._frozen_version = state.frozen_version

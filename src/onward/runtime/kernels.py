@@ -17,7 +17,7 @@ import numpy as np
 import onnxruntime
 
 from onward.plan import COEFFICIENT, GRAD_SCALE, GRADIENT, PARAMETER, UPDATED, Kernel, UpdatePlan
-from onward.runtime import compiled, wire
+from onward.runtime import compiled, valueproto, wire
 from onward.runtime.inplace import may_overwrite
 from onward.runtime.session import NUMPY_TYPES, open_session
 from onward.runtime.tensors import FlatTensors, value_of
@@ -182,7 +182,7 @@ class Binder:
 
     def _once(self, model: wire.WireModel, results: Mapping[str, np.ndarray]) -> Run:
         """A run of the nodes of a kernel that compute these scalars."""
-        described = {name: wire.encode_value_info(name, *(model.type_of(name) or (None, None))) for name in results}
+        described = {name: valueproto.encode(name, *(model.type_of(name) or (None, None))) for name in results}
         model.set_outputs(results, described)
         model.prune()
         session = self._open(model.serialize())

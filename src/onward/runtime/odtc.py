@@ -7,32 +7,26 @@ for the learning rate and for schedules; what is read continues with the initial
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import math
 import os
-import struct
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 
 from onward.errors import OnwardError
 from onward.runtime.files import replacing, write_bytes
-from onward.runtime.state import OptimizerState, Property, State, TensorType
-from onward.runtime.tensorfile import numpy_dtype
+from onward.runtime.odtc_reader import load
+from onward.runtime.odtc_schema import IDENTIFIER, VERSIONS, external_path, load_table
+from onward.runtime.state import OptimizerState, Property, State
+from onward.runtime.tensorproto import TENSOR_TYPES
 from onward.runtime.tensors import FlatTensors
-from onward.runtime.wire import TENSOR_TYPES
 
-_IDENTIFIER = b"ODTC"
-_SCHEMA = "ort_flatbuffers_py"
-_VERSIONS = (1, 2)
 _GROUP = "group0"  # the original knows only this one
 _MOMENTUM = "momentum{}"
-_DTYPES = {number: name for name, number in TENSOR_TYPES.items()}
-_STRING = 8
+
+__all__ = ["external_path", "load", "recognises", "save"]
 
 # As the original: from this size on, tensors of 64 bytes and more go to a second file.
 _EXTERNAL_FROM = 1800 * 2**20
@@ -42,100 +36,7 @@ _SMALLEST_EXTERNAL = 64
 def recognises(path: Path) -> bool:
     """Whether this is a file of this format."""
     with open(path, "rb") as file:
-        return file.read(8)[4:] == _IDENTIFIER
-
-
-def external_path(path: Path) -> Path:
-    """Where the tensors of a large checkpoint are."""
-    return path.with_name(f"{path.name}.data")
-
-
-def load(path: Path) -> State:
-    """Read a checkpoint."""
-    try:
-        return _load(path)
-    except (struct.error, IndexError, ValueError, TypeError, KeyError, OverflowError, MemoryError) as error:
-        raise OnwardError(
-            f"Checkpoint verification failed: {str(path)!r} was written by onnxruntime-training, but it is damaged "
-            f"or truncated ({error})"
-        ) from error
-
-
-def _load(path: Path) -> State:
-    root = _table("Checkpoint").Checkpoint.GetRootAs(path.read_bytes(), 0)
-    if root.Version() not in _VERSIONS:
-        raise OnwardError(
-            f"Checkpoint version {root.Version()} is not supported: {str(path)!r} was written by another "
-            "onnxruntime-training than 1.16 to 1.19"
-        )
-    module = root.ModuleState()
-    if module is None:
-        raise ValueError("it has no parameters")
-    properties = _load_properties(root.PropertyBag())
-    groups = (
-        _all(module.RequiresGradParams, module.RequiresGradParamsLength()),
-        _all(module.FrozenParams, module.FrozenParamsLength()),
-    )
-    if module.IsNominalState():
-        types = [{_text(t.Name()): TensorType(_dtype(t)) for t in group} for group in groups]
-        return State.without_values(types[0], types[1], properties=properties)
-    data = external_path(path) if module.HasExternalData() else None
-    if data is not None and not data.is_file():
-        raise OnwardError(f"the tensors of {str(path)!r} are in {data.name!r}, which is not beside it")
-    trainable, frozen = ({_text(t.Name()): _array(t, data) for t in group if not _is_text(t)} for group in groups)
-    optimizer = _load_optimizer(_all(root.OptimizerGroups, root.OptimizerGroupsLength()))
-    return State(trainable, frozen, properties=properties, optimizer=optimizer)
-
-
-def _load_optimizer(groups: Sequence[Any]) -> OptimizerState | None:
-    if not groups:
-        return None
-    slots: dict[str, dict[str, np.ndarray]] = {}
-    for group in groups:
-        for state in _all(group.OptimizerStates, group.OptimizerStatesLength()):
-            for momentum in _all(state.Momentums, state.MomentumsLength()):
-                slots.setdefault(_text(momentum.Name()), {})[_text(state.ParamName())] = _array(momentum, None)
-    rate = float(groups[0].InitialLearningRate())
-    tensors = {name: FlatTensors.holding(slots[name]) for name in sorted(slots)}
-    return OptimizerState(groups[0].Step(), rate, rate, tensors, unnamed=True)
-
-
-def _load_properties(bag: Any) -> dict[str, Property]:
-    if bag is None:
-        return {}
-    found: dict[str, Property] = {}
-    for item in _all(bag.Ints, bag.IntsLength()):
-        found[_text(item.Name())] = item.Value()
-    for item in _all(bag.Floats, bag.FloatsLength()):
-        found[_text(item.Name())] = item.Value()
-    for item in _all(bag.Strings, bag.StringsLength()):
-        found[_text(item.Name())] = _text(item.Value())
-    return found
-
-
-def _is_text(tensor: Any) -> bool:
-    return bool(tensor.DataType() == _STRING)
-
-
-def _dtype(tensor: Any) -> np.dtype:
-    if tensor.DataType() not in _DTYPES:
-        raise OnwardError(f"tensor {_text(tensor.Name())!r} has the type {tensor.DataType()}, which is not supported")
-    return numpy_dtype(_DTYPES[tensor.DataType()])
-
-
-def _array(tensor: Any, data: Path | None) -> np.ndarray:
-    dtype = _dtype(tensor)
-    shape = tuple(tensor.Dims(i) for i in range(tensor.DimsLength()))
-    size = math.prod(shape) * dtype.itemsize
-    if data is not None and tensor.ExternalDataOffset() >= 0:
-        with open(data, "rb") as file:
-            file.seek(tensor.ExternalDataOffset())
-            raw: Any = np.frombuffer(file.read(size), np.uint8)
-    else:
-        raw = tensor.RawDataAsNumpy() if tensor.RawDataLength() else np.zeros(0, np.uint8)
-    if raw.nbytes != size:
-        raise ValueError(f"tensor {_text(tensor.Name())!r} has {raw.nbytes} bytes, not {size}")
-    return np.frombuffer(raw.tobytes(), dtype).reshape(shape)
+        return file.read(8)[4:] == IDENTIFIER
 
 
 def save(state: State, path: str | os.PathLike[str], *, include_optimizer: bool = False, nominal: bool = False) -> None:
@@ -155,14 +56,14 @@ def save(state: State, path: str | os.PathLike[str], *, include_optimizer: bool 
     groups = [] if optimizer is None else [_save_group(builder, optimizer, state.trainable)]
     group_vector = _vector(builder, groups)
     bag = _save_properties(builder, state.properties) if state.properties else None
-    table = _table("Checkpoint")
+    table = load_table("Checkpoint")
     table.CheckpointStart(builder)
-    table.CheckpointAddVersion(builder, _VERSIONS[-1])
+    table.CheckpointAddVersion(builder, VERSIONS[-1])
     table.CheckpointAddModuleState(builder, module)
     table.CheckpointAddOptimizerGroups(builder, group_vector)
     if bag is not None:
         table.CheckpointAddPropertyBag(builder, bag)
-    builder.Finish(table.CheckpointEnd(builder), file_identifier=_IDENTIFIER)
+    builder.Finish(table.CheckpointEnd(builder), file_identifier=IDENTIFIER)
     start = builder.Head()
     write_bytes(path, memoryview(builder.Bytes)[start:])
 
@@ -179,7 +80,7 @@ def _save_module(builder: Any, state: State, nominal: bool, data: Path | None) -
             vectors.append(_vector(builder, tensors))
     else:
         vectors = _save_external(builder, (state.trainable, state.frozen), data)
-    table = _table("ModuleState")
+    table = load_table("ModuleState")
     table.ModuleStateStart(builder)
     table.ModuleStateAddRequiresGradParams(builder, vectors[0])
     table.ModuleStateAddFrozenParams(builder, vectors[1])
@@ -209,7 +110,7 @@ def _save_external(builder: Any, groups: Iterable[FlatTensors], path: Path) -> l
 def _save_tensor(
     builder: Any, name: str, dtype: np.dtype, array: np.ndarray | None = None, *, offset: int | None = None
 ) -> int:
-    table = _table("Tensor")
+    table = load_table("Tensor")
     title = builder.CreateString(name)
     # A tensor without values has empty vectors, not none: the original insists on them.
     shape = () if array is None else array.shape
@@ -232,7 +133,7 @@ def _save_tensor(
 
 
 def _save_group(builder: Any, optimizer: OptimizerState, parameters: FlatTensors) -> int:
-    table = _table("ParameterOptimizerState")
+    table = load_table("ParameterOptimizerState")
     # The original wants at least one momentum for each parameter, even if its optimizer has none.
     slots = optimizer.slots or {"unused": parameters.zeros_like()}
     states = []
@@ -248,7 +149,7 @@ def _save_group(builder: Any, optimizer: OptimizerState, parameters: FlatTensors
         table.ParameterOptimizerStateAddMomentums(builder, vector)
         states.append(int(table.ParameterOptimizerStateEnd(builder)))
     title, vector = builder.CreateString(_GROUP), _vector(builder, states)
-    group = _table("OptimizerGroup")
+    group = load_table("OptimizerGroup")
     group.OptimizerGroupStart(builder)
     group.OptimizerGroupAddGroupName(builder, title)
     group.OptimizerGroupAddStep(builder, optimizer.step)
@@ -260,7 +161,7 @@ def _save_group(builder: Any, optimizer: OptimizerState, parameters: FlatTensors
 def _save_properties(builder: Any, properties: dict[str, Property]) -> int:
     vectors = []
     for kind, title in ((int, "Int"), (float, "Float"), (str, "String")):
-        table = _table(f"{title}Property")
+        table = load_table(f"{title}Property")
         items = []
         for name in sorted(name for name, value in properties.items() if type(value) is kind):
             value: Any = properties[name]
@@ -272,7 +173,7 @@ def _save_properties(builder: Any, properties: dict[str, Property]) -> int:
             table.AddValue(builder, value)
             items.append(int(table.End(builder)))
         vectors.append(_vector(builder, items))
-    bag = _table("PropertyBag")
+    bag = load_table("PropertyBag")
     bag.PropertyBagStart(builder)
     bag.PropertyBagAddInts(builder, vectors[0])
     bag.PropertyBagAddFloats(builder, vectors[1])
@@ -294,41 +195,3 @@ def _size(layout: tuple[tuple[int, ...], np.dtype]) -> int:
 
 def _bytes(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-
-
-def _all(item: Callable[[int], Any], count: int) -> list[Any]:
-    return [item(index) for index in range(count)]
-
-
-def _text(name: bytes | None) -> str:
-    return "" if name is None else name.decode()
-
-
-def _table(name: str) -> Any:
-    """The generated module of one table of the schema; loaded when needed: few checkpoints are of this format."""
-    try:
-        _import_schema()
-        return importlib.import_module(f"{_SCHEMA}.fbs.{name}")
-    except ImportError as error:
-        raise OnwardError(
-            "checkpoints of onnxruntime-training need flatbuffers and onnxruntime.tools, which come with the "
-            "onnxruntime package from PyPI"
-        ) from error
-
-
-def _import_schema() -> None:
-    """Make the generated modules importable by the name that they call each other by.
-
-    Importing onnxruntime.tools would do that too, but needs onnx.
-    """
-    if _SCHEMA in sys.modules:
-        return
-    folder = Path(onnxruntime.__file__).parent / "tools" / "ort_format_model" / _SCHEMA
-    spec = importlib.util.spec_from_file_location(
-        _SCHEMA, folder / "__init__.py", submodule_search_locations=[str(folder)]
-    )
-    if spec is None or spec.loader is None or not folder.is_dir():
-        raise ImportError(f"{folder} does not exist")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    sys.modules[_SCHEMA] = module

@@ -17,11 +17,14 @@ from typing import IO, Any
 
 import numpy as np
 
+from onward import document
+from onward.document import DamagedError, Document
 from onward.errors import OnwardError
 from onward.runtime.files import replacing
 
 _METADATA = "__metadata__"
 _ALIGNMENT = 8
+_MOST_ELEMENTS = 2**58  # numpy's limit of 2^63 bytes, for any type; it counts sizes of zero as one
 _LONGEST_HEADER = 100_000_000  # the limit of the safetensors package
 
 _TYPES = {
@@ -100,6 +103,9 @@ class TensorFile:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        self.metadata: dict[str, str] = {}
+        self.types: dict[str, tuple[tuple[int, ...], str]] = {}
+        self._places: dict[str, tuple[int, ...]] = {}
         self._file: IO[bytes] = open(self.path, "rb")  # noqa: SIM115  closed by __exit__
         try:
             self._read_header()
@@ -126,24 +132,42 @@ class TensorFile:
         if size < 8 + length:
             raise self._truncated()
         try:
-            header = json.loads(opening + self._file.read(length - 1))
-            self.metadata: dict[str, str] = header.pop(_METADATA, {})
+            header = document.parse(opening + self._file.read(length - 1), str(self.path))
+            self.metadata = header.mapping(_METADATA, Document.text) if header.has(_METADATA) else {}
             self._start = 8 + length
-            self._places = {name: tuple(entry["data_offsets"]) for name, entry in header.items()}
-            self.types = {name: (tuple(entry["shape"]), entry["dtype"]) for name, entry in header.items()}
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            for name in header:
+                if name != _METADATA:
+                    entry = header.inside(name)
+                    self.types[name] = (entry.shape("shape"), entry.text("dtype"))
+                    self._places[name] = entry.shape("data_offsets")
+        except DamagedError as error:
             raise NotATensorFileError(f"{str(self.path)!r} is not a safetensors file: {error}") from error
-        if size < self._start + max((end for _, end in self._places.values()), default=0):
+        self._check_places(size - self._start)
+
+    def _check_places(self, size: int) -> None:
+        """See that the tensors fill the file one after the other, as the format demands: no overlaps, no holes."""
+        position = 0
+        for name, place in sorted(self._places.items(), key=lambda item: item[1]):
+            shape, type_name = self.types[name]
+            length = math.prod(shape) * dtype_called(type_name).itemsize
+            if math.prod(size or 1 for size in shape) >= _MOST_ELEMENTS:
+                raise OnwardError(f"{str(self.path)!r} is damaged: {name!r} has the shape {list(shape)}")
+            if place != (position, position + length):
+                raise OnwardError(
+                    f"{str(self.path)!r} is damaged: {name!r}, {type_name} {list(shape)}, should be at "
+                    f"{position} to {position + length}, not at {list(place)}"
+                )
+            position += length
+        if position > size:
             raise self._truncated()
+        if position < size:
+            raise OnwardError(f"{str(self.path)!r} is damaged: {size - position} bytes after its last tensor")
 
     def read(self, name: str) -> np.ndarray:
         """One tensor."""
         shape, type_name = self.types[name]
         array = np.empty(shape, dtype_called(type_name))
-        begin, end = self._places[name]
-        if end - begin != array.nbytes:
-            raise OnwardError(f"{str(self.path)!r} is damaged: {name!r} has {end - begin} bytes, not {array.nbytes}")
-        self._file.seek(self._start + begin)
+        self._file.seek(self._start + self._places[name][0])
         if self._file.readinto(array.reshape(-1).view(np.uint8).data) != array.nbytes:  # type: ignore[attr-defined]
             raise self._truncated()
         return array

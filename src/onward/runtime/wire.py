@@ -1,7 +1,7 @@
 """Edit serialized ONNX models without the onnx package, which a device that trains need not have.
 
-A protobuf message is a sequence of (field number, wire type, payload). Editing a model means keeping most of them as
-they are, byte for byte, and replacing a few: nodes, inputs, outputs and initializers of the main graph.
+Editing a model means keeping most fields of its messages as they are, byte for byte, and replacing a few: nodes,
+inputs, outputs and initializers of the main graph.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from pathlib import Path
 import numpy as np
 
 from onward.errors import InvalidModelError
+from onward.location import resolve_inside
+from onward.runtime import tensorproto, valueproto
+from onward.runtime.protobuf import (
+    BYTES,
+    Budget,
+    Buffer,
+    encode_bytes,
+    encode_text,
+    fields,
+    payloads,
+    text,
+    varint,
+)
 
 # Field numbers of onnx.proto.
-_MODEL_GRAPH, _MODEL_METADATA = 7, 14
+_MODEL_GRAPH, _MODEL_METADATA, _MODEL_FUNCTION = 7, 14, 25
 _ENTRY_KEY, _ENTRY_VALUE = 1, 2
-_GRAPH_NODE, _GRAPH_INITIALIZER, _GRAPH_INPUT, _GRAPH_OUTPUT, _GRAPH_VALUE_INFO = 1, 5, 11, 12, 13
+_GRAPH_NODE, _GRAPH_INITIALIZER, _GRAPH_INPUT, _GRAPH_OUTPUT, _GRAPH_VALUE_INFO, _GRAPH_SPARSE = 1, 5, 11, 12, 13, 15
+_FUNCTION_NODE = 7
 _NODE_INPUT, _NODE_OUTPUT, _NODE_NAME, _NODE_OPERATOR, _NODE_ATTRIBUTE = 1, 2, 3, 4, 5
-_ATTRIBUTE_GRAPH, _ATTRIBUTE_GRAPHS = 6, 11
-_VALUE_NAME, _VALUE_TYPE = 1, 2
-_TYPE_TENSOR = 1
-_TENSOR_TYPE_ELEMENT, _TENSOR_TYPE_SHAPE = 1, 2
-_SHAPE_DIM, _DIM_VALUE, _DIM_PARAM = 1, 1, 2
-_TENSOR_DIMS, _TENSOR_TYPE, _TENSOR_NAME, _TENSOR_RAW = 1, 2, 8, 9
-_TENSOR_EXTERNAL_DATA, _TENSOR_DATA_LOCATION = 13, 14
-_EXTERNAL = 1
-
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-
-TENSOR_TYPES = {
-    "float32": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7, "bool": 9,
-    "float16": 10, "float64": 11, "uint32": 12, "uint64": 13, "bfloat16": 16,
-}  # fmt: skip
-
-Buffer = bytes | memoryview
+_ATTRIBUTE_TENSOR, _ATTRIBUTE_GRAPH, _ATTRIBUTE_TENSORS, _ATTRIBUTE_GRAPHS = 5, 6, 10, 11
+_ATTRIBUTE_SPARSE, _ATTRIBUTE_SPARSES = 22, 23
+_SPARSE_VALUES, _SPARSE_INDICES = 1, 2
 
 # More than this does not fit into one serialized message together with the rest of a model.
 LARGEST_MESSAGE = 2**31 - 2**24
@@ -64,6 +64,7 @@ class WireModel:
     metadata: dict[str, str]
     _model_rest: list[Buffer] = field(repr=False)
     _graph_rest: list[Buffer] = field(repr=False)
+    _inner_files: set[str] = field(repr=False)
 
     def serialize(self) -> bytes:
         """The bytes of the model."""
@@ -73,46 +74,45 @@ class WireModel:
         """The bytes of the model, piece by piece."""
         graph: list[Buffer] = []
         for node in self.nodes:
-            graph += _encode_bytes(_GRAPH_NODE, node.payload)
-        for number, values in (
+            graph += encode_bytes(_GRAPH_NODE, node.payload)
+        for section, values in (
             (_GRAPH_INITIALIZER, self.initializers),
             (_GRAPH_INPUT, self.inputs),
             (_GRAPH_OUTPUT, self.outputs),
             (_GRAPH_VALUE_INFO, self.value_info),
         ):
             for payload in values.values():
-                graph += _encode_bytes(number, payload)
+                graph += encode_bytes(section, payload)
         graph += self._graph_rest
         size = sum(len(part) for part in graph)
         metadata: list[Buffer] = []
         for key, value in self.metadata.items():
-            entry = [*_encode_bytes(_ENTRY_KEY, key.encode()), *_encode_bytes(_ENTRY_VALUE, value.encode())]
-            metadata += _encode_bytes(_MODEL_METADATA, b"".join(entry))
-        return [*self._model_rest, _varint(_MODEL_GRAPH << 3 | _BYTES), _varint(size), *graph, *metadata]
+            entry = [*encode_text(_ENTRY_KEY, key), *encode_text(_ENTRY_VALUE, value)]
+            metadata += encode_bytes(_MODEL_METADATA, b"".join(entry))
+        return [*self._model_rest, varint(_MODEL_GRAPH << 3 | BYTES), varint(size), *graph, *metadata]
 
     def holds(self, name: str, array: np.ndarray, folder: Path) -> bool:
         """Whether an initializer has exactly these contents, as far as that can be seen without decoding it."""
         payload = self.initializers.get(name)
         if payload is None:
             return False
-        raw = _raw_data(memoryview(payload), folder)
+        raw = tensorproto.raw_data(memoryview(payload), folder)
         return raw is not None and raw == np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
     def is_external(self, name: str) -> bool:
         """Whether an initializer is in another file."""
-        fields = _fields(memoryview(self.initializers[name]))
-        return any(number == _TENSOR_DATA_LOCATION and payload[0] == _EXTERNAL for number, payload, _ in fields)
+        return tensorproto.is_external(memoryview(self.initializers[name]))
 
     def freeze(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Turn graph inputs into initializers that hold these arrays."""
         for name, array in arrays.items():
             self.inputs.pop(name, None)
-            self.initializers[name] = _encode_tensor(name, array)
+            self.initializers[name] = tensorproto.encode(name, array)
 
     def freeze_elsewhere(self, name: str, array: np.ndarray, location: str, offset: int = 0) -> None:
         """Turn a graph input into an initializer whose contents are in a file."""
         self.inputs.pop(name, None)
-        self.initializers[name] = _encode_external(name, array, location, offset)
+        self.initializers[name] = tensorproto.encode_external(name, array, location, offset)
 
     def external_names(self) -> list[str]:
         """The initializers that are in other files."""
@@ -120,42 +120,51 @@ class WireModel:
 
     def external_size(self) -> int:
         """How many bytes of initializers are in other files, as far as the model says so."""
-        places = [_external_data(memoryview(self.initializers[name])) for name in self.external_names()]
-        return sum(int(place.get("length", 0)) for place in places)
+        places = (tensorproto.place_of(memoryview(self.initializers[name])) for name in self.external_names())
+        return sum(place.length or 0 for place in places)
+
+    def check_files(self, folder: Path) -> bool:
+        """Refuse a model that would be read from outside of its folder; whether it has anything in other files."""
+        places = (tensorproto.place_of(memoryview(self.initializers[name])) for name in self.external_names())
+        locations = {place.location for place in places} | self._inner_files
+        for location in sorted(locations):
+            resolve_inside(folder, location)
+        return bool(locations)
 
     def load_external(self, folder: Path) -> None:
         """Take initializers that are in other files into the model."""
         for name in self.external_names():
-            raw, rest = self._external(name, folder)
-            self.initializers[name] = b"".join([*rest, *_encode_bytes(_TENSOR_RAW, raw)])
+            self.initializers[name] = tensorproto.moved_here(self._payload(name), self._external(name, folder))
 
     def relocate(self, name: str, folder: Path, location: str, offset: int) -> Buffer:
         """Say that an external initializer is in another file; returns the bytes to write there."""
-        raw, rest = self._external(name, folder)
-        self.initializers[name] = b"".join([*rest, *_encode_place(location, offset, len(raw))])
+        raw = self._external(name, folder)
+        self.initializers[name] = tensorproto.moved(self._payload(name), location, offset, len(raw))
         return raw
 
-    def _external(self, name: str, folder: Path) -> tuple[Buffer, list[Buffer]]:
-        """The bytes of an external initializer, and its description without the place."""
-        payload = memoryview(self.initializers[name])
-        raw = _raw_data(payload, folder)
+    def _payload(self, name: str) -> memoryview:
+        return memoryview(self.initializers[name])
+
+    def _external(self, name: str, folder: Path) -> Buffer:
+        """The bytes of an external initializer."""
+        raw = tensorproto.raw_data(self._payload(name), folder)
         if raw is None:
             raise InvalidModelError(f"the contents of initializer {name!r} are not in {str(folder)!r}")
-        place = (_TENSOR_EXTERNAL_DATA, _TENSOR_DATA_LOCATION)
-        return raw, [whole for number, _, whole in _fields(payload) if number not in place]
+        return raw
 
     def type_of(self, name: str) -> tuple[int, tuple[int | str | None, ...] | None] | None:
         """Element type (a number of onnx.TensorProto.DataType) and shape of an input, output or initializer."""
         if name in self.initializers:
-            fields = list(_fields(memoryview(self.initializers[name])))
-            element = next((_read_varint(p, 0)[0] for number, p, _ in fields if number == _TENSOR_TYPE), 0)
-            return element, tuple(size for number, p, _ in fields if number == _TENSOR_DIMS for size in _varints(p))
-        described = {**self.value_info, **self.outputs, **self.inputs}
-        return _decode_type(memoryview(described[name])) if name in described else None
+            return tensorproto.type_of(self._payload(name))
+        described = next((v[name] for v in (self.inputs, self.outputs, self.value_info) if name in v), None)
+        return None if described is None else valueproto.decode(name, memoryview(described))
 
     def set_outputs(self, names: Iterable[str], others: Mapping[str, Buffer] | None = None) -> None:
         """Make these values the outputs; each must be described in the model or in `others`."""
         described = {**(others or {}), **self.value_info, **self.inputs, **self.outputs}
+        missing = [name for name in names if name not in described]
+        if missing:
+            raise InvalidModelError(f"the model does not say what {missing[0]!r} is")
         self.outputs = {name: described[name] for name in names}
         for name in self.outputs:
             self.value_info.pop(name, None)
@@ -178,216 +187,102 @@ class WireModel:
 def parse(model: bytes) -> WireModel:
     """Read a serialized ModelProto."""
     try:
-        return _parse(model)
-    except (IndexError, ValueError) as error:
+        return _Reader().read(memoryview(model))
+    except ValueError as error:
         raise InvalidModelError(f"this is not an ONNX model, or a damaged one ({error})") from error
 
 
-def _parse(model: bytes) -> WireModel:
-    result = WireModel([], {}, {}, {}, {}, {}, [], [])
-    sections = {
-        _GRAPH_INPUT: result.inputs,
-        _GRAPH_OUTPUT: result.outputs,
-        _GRAPH_VALUE_INFO: result.value_info,
-    }
-    for number, payload, whole in _fields(memoryview(model)):
-        if number == _MODEL_METADATA:
-            result.metadata[_string(payload, _ENTRY_KEY)] = _string(payload, _ENTRY_VALUE)
-        elif number != _MODEL_GRAPH:
-            result._model_rest.append(whole)
-        if number != _MODEL_GRAPH:
-            continue
-        for inner, content, entire in _fields(payload):
-            if inner == _GRAPH_NODE:
-                result.nodes.append(_decode_node(content))
-            elif inner == _GRAPH_INITIALIZER:
-                result.initializers[_string(content, _TENSOR_NAME)] = content
-            elif inner in sections:
-                sections[inner][_string(content, _VALUE_NAME)] = content
+class _Reader:
+    """Reads one model, whatever is in it, with a bounded effort."""
+
+    def __init__(self) -> None:
+        self._budget = Budget()
+        self._files: set[str] = set()  # of tensors that are no initializers of the main graph
+        self._model = WireModel([], {}, {}, {}, {}, {}, [], [], self._files)
+
+    def read(self, model: memoryview) -> WireModel:
+        result = self._model
+        for section, payload, whole in fields(model, self._budget):
+            if section == _MODEL_METADATA:
+                result.metadata[text(payload, _ENTRY_KEY)] = text(payload, _ENTRY_VALUE)
+            elif section == _MODEL_GRAPH:
+                self._read_graph(payload)
             else:
-                result._graph_rest.append(entire)
-    return result
+                result._model_rest.append(whole)
+            if section == _MODEL_FUNCTION:
+                for inner, content, _ in fields(payload, self._budget):
+                    if inner == _FUNCTION_NODE:
+                        self._node(content, 0)
+        return result
+
+    def _read_graph(self, graph: memoryview) -> None:
+        result = self._model
+        values = {
+            _GRAPH_INPUT: result.inputs,
+            _GRAPH_OUTPUT: result.outputs,
+            _GRAPH_VALUE_INFO: result.value_info,
+        }
+        for section, payload, whole in fields(graph, self._budget):
+            if section == _GRAPH_NODE:
+                result.nodes.append(self._node(payload, 0))
+            elif section == _GRAPH_INITIALIZER:
+                tensorproto.check(payload)
+                _add(result.initializers, text(payload, tensorproto.NAME), payload)
+            elif section in values:
+                name = text(payload, valueproto.NAME)
+                if section == _GRAPH_VALUE_INFO:  # harmless where it is said twice
+                    result.value_info[name] = payload
+                else:
+                    _add(values[section], name, payload)
+            else:
+                result._graph_rest.append(whole)
+                if section == _GRAPH_SPARSE:
+                    self._note_files(payloads(payload, _SPARSE_VALUES, _SPARSE_INDICES))
+
+    def _node(self, payload: memoryview, depth: int) -> WireNode:
+        node = WireNode("", "", [], [], payload)
+        for section, content, _ in fields(payload, self._budget):
+            if section == _NODE_INPUT:
+                node.inputs.append(str(content, "utf-8"))
+            elif section == _NODE_OUTPUT:
+                node.outputs.append(str(content, "utf-8"))
+            elif section == _NODE_NAME:
+                node.name = str(content, "utf-8")
+            elif section == _NODE_OPERATOR:
+                node.operator = str(content, "utf-8")
+            elif section == _NODE_ATTRIBUTE:
+                # Subgraphs capture outer values: the node depends on whatever its subgraphs read.
+                node.inputs.extend(self._captured(content, depth))
+        return node
+
+    def _captured(self, attribute: memoryview, depth: int) -> Iterator[str]:
+        for section, payload, _ in fields(attribute, self._budget):
+            if section in (_ATTRIBUTE_GRAPH, _ATTRIBUTE_GRAPHS):
+                yield from self._read_by(payload, self._budget.deeper(depth))
+            elif section in (_ATTRIBUTE_TENSOR, _ATTRIBUTE_TENSORS):
+                self._note_files([payload])
+            elif section in (_ATTRIBUTE_SPARSE, _ATTRIBUTE_SPARSES):
+                self._note_files(payloads(payload, _SPARSE_VALUES, _SPARSE_INDICES))
+
+    def _read_by(self, subgraph: memoryview, depth: int) -> Iterator[str]:
+        """The values that a subgraph reads, its own among them."""
+        for section, payload, _ in fields(subgraph, self._budget):
+            if section == _GRAPH_NODE:
+                yield from self._node(payload, depth).inputs
+            elif section == _GRAPH_OUTPUT:
+                yield text(payload, valueproto.NAME)
+            elif section == _GRAPH_INITIALIZER:
+                self._note_files([payload])
+            elif section == _GRAPH_SPARSE:
+                self._note_files(payloads(payload, _SPARSE_VALUES, _SPARSE_INDICES))
+
+    def _note_files(self, tensors: Iterable[memoryview]) -> None:
+        self._files.update(
+            tensorproto.place_of(tensor).location for tensor in tensors if tensorproto.is_external(tensor)
+        )
 
 
-def _decode_node(payload: memoryview) -> WireNode:
-    node = WireNode("", "", [], [], payload)
-    for number, content, _ in _fields(payload):
-        if number == _NODE_INPUT:
-            node.inputs.append(str(content, "utf-8"))
-        elif number == _NODE_OUTPUT:
-            node.outputs.append(str(content, "utf-8"))
-        elif number == _NODE_NAME:
-            node.name = str(content, "utf-8")
-        elif number == _NODE_OPERATOR:
-            node.operator = str(content, "utf-8")
-        elif number == _NODE_ATTRIBUTE:
-            # Subgraphs capture outer values: the node depends on whatever its subgraphs read.
-            node.inputs.extend(_captured(content))
-    return node
-
-
-def _captured(attribute: memoryview) -> Iterator[str]:
-    for number, graph, _ in _fields(attribute):
-        if number in (_ATTRIBUTE_GRAPH, _ATTRIBUTE_GRAPHS):
-            for inner, content, _ in _fields(graph):
-                if inner == _GRAPH_NODE:
-                    yield from _decode_node(content).inputs
-                elif inner == _GRAPH_OUTPUT:
-                    yield _string(content, _VALUE_NAME)
-
-
-def _fields(message: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
-    """Each field of a message: its number, its payload, and all of its bytes."""
-    position = 0
-    while position < len(message):
-        start = position
-        key, position = _read_varint(message, position)
-        wire_type = key & 7
-        if wire_type == _BYTES:
-            size, position = _read_varint(message, position)
-        elif wire_type == _VARINT:
-            _, end = _read_varint(message, position)
-            size = end - position
-        elif wire_type in (_FIXED32, _FIXED64):
-            size = 4 if wire_type == _FIXED32 else 8
-        else:
-            raise ValueError(f"wire type {wire_type} does not occur in ONNX files")
-        if position + size > len(message):
-            raise ValueError("it ends too early")
-        yield key >> 3, message[position : position + size], message[start : position + size]
-        position += size
-
-
-def _read_varint(message: memoryview, position: int) -> tuple[int, int]:
-    value, shift = 0, 0
-    while True:
-        byte = message[position]
-        value |= (byte & 0x7F) << shift
-        position += 1
-        if not byte & 0x80:
-            return value, position
-        shift += 7
-
-
-def _varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
-
-
-def _string(message: memoryview, number: int) -> str:
-    for found, payload, _ in _fields(message):
-        if found == number:
-            return str(payload, "utf-8")
-    return ""
-
-
-def _encode_bytes(number: int, payload: Buffer) -> list[Buffer]:
-    return [_varint(number << 3 | _BYTES), _varint(len(payload)), payload]
-
-
-def encode_value_info(name: str, element_type: int | None, shape: Iterable[int | str | None] | None) -> bytes:
-    """The description of a tensor: its name, element type and shape."""
-    title = _encode_bytes(_VALUE_NAME, name.encode())
-    if element_type is None:
-        return b"".join(title)
-    tensor: list[Buffer] = [_varint(_TENSOR_TYPE_ELEMENT << 3 | _VARINT), _varint(element_type)]
-    if shape is not None:
-        dims: list[Buffer] = []
-        for size in shape:
-            dim: list[Buffer] = []
-            if isinstance(size, int):
-                dim = [_varint(_DIM_VALUE << 3 | _VARINT), _varint(size)]
-            elif size:
-                dim = _encode_bytes(_DIM_PARAM, size.encode())
-            dims += _encode_bytes(_SHAPE_DIM, b"".join(dim))
-        tensor += _encode_bytes(_TENSOR_TYPE_SHAPE, b"".join(dims))
-    kind = b"".join(_encode_bytes(_TYPE_TENSOR, b"".join(tensor)))
-    return b"".join([*title, *_encode_bytes(_VALUE_TYPE, kind)])
-
-
-def _decode_type(value_info: memoryview) -> tuple[int, tuple[int | str | None, ...] | None] | None:
-    tensor = _descend(value_info, _VALUE_TYPE, _TYPE_TENSOR)
-    if tensor is None:
-        return None
-    element, shape = 0, None
-    for number, payload, _ in _fields(tensor):
-        if number == _TENSOR_TYPE_ELEMENT:
-            element = _read_varint(payload, 0)[0]
-        elif number == _TENSOR_TYPE_SHAPE:
-            shape = tuple(_decode_dim(dim) for inner, dim, _ in _fields(payload) if inner == _SHAPE_DIM)
-    return element, shape
-
-
-def _decode_dim(dim: memoryview) -> int | str | None:
-    for number, payload, _ in _fields(dim):
-        if number == _DIM_VALUE:
-            return _read_varint(payload, 0)[0]
-        if number == _DIM_PARAM:
-            return str(payload, "utf-8")
-    return None
-
-
-def _descend(message: memoryview, *numbers: int) -> memoryview | None:
-    for wanted in numbers:
-        found = next((payload for number, payload, _ in _fields(message) if number == wanted), None)
-        if found is None:
-            return None
-        message = found
-    return message
-
-
-def _varints(payload: memoryview) -> Iterator[int]:
-    """The numbers of a repeated field, of which protobuf packs several into one payload."""
-    position = 0
-    while position < len(payload):
-        value, position = _read_varint(payload, position)
-        yield value
-
-
-def _raw_data(tensor: memoryview, folder: Path) -> Buffer | None:
-    """The bytes of a tensor, where they are stored as such."""
-    raw = next((payload for number, payload, _ in _fields(tensor) if number == _TENSOR_RAW), None)
-    place = _external_data(tensor)
-    if raw is not None or not place:
-        return raw
-    path = folder / place["location"]
-    if not path.is_file():
-        return None
-    with open(path, "rb") as file:
-        file.seek(int(place.get("offset", 0)))
-        return file.read(int(place.get("length", -1)))
-
-
-def _external_data(tensor: memoryview) -> dict[str, str]:
-    """Where the contents of a tensor are: location, offset and length."""
-    entries = [payload for number, payload, _ in _fields(tensor) if number == _TENSOR_EXTERNAL_DATA]
-    return {_string(entry, _ENTRY_KEY): _string(entry, _ENTRY_VALUE) for entry in entries}
-
-
-def _encode_header(name: str, array: np.ndarray) -> list[Buffer]:
-    parts: list[Buffer] = []
-    for size in array.shape:
-        parts += [_varint(_TENSOR_DIMS << 3 | _VARINT), _varint(size)]
-    parts += [_varint(_TENSOR_TYPE << 3 | _VARINT), _varint(TENSOR_TYPES[array.dtype.name])]
-    return parts + _encode_bytes(_TENSOR_NAME, name.encode())
-
-
-def _encode_tensor(name: str, array: np.ndarray) -> bytes:
-    contents = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-    return b"".join([*_encode_header(name, array), *_encode_bytes(_TENSOR_RAW, contents)])
-
-
-def _encode_external(name: str, array: np.ndarray, location: str, offset: int) -> bytes:
-    return b"".join([*_encode_header(name, array), *_encode_place(location, offset, array.nbytes)])
-
-
-def _encode_place(location: str, offset: int, length: int) -> list[Buffer]:
-    parts: list[Buffer] = []
-    for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
-        entry = [*_encode_bytes(_ENTRY_KEY, key.encode()), *_encode_bytes(_ENTRY_VALUE, value.encode())]
-        parts += _encode_bytes(_TENSOR_EXTERNAL_DATA, b"".join(entry))
-    return [*parts, _varint(_TENSOR_DATA_LOCATION << 3 | _VARINT), _varint(_EXTERNAL)]
+def _add(values: dict[str, Buffer], name: str, payload: Buffer) -> None:
+    if name in values:
+        raise ValueError(f"two of its values are called {name!r}")
+    values[name] = payload
