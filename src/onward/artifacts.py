@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import onnx_ir as ir
 
 from onward import losses, onnxblock, optim
 from onward.errors import InvalidModelError, OnwardError
+from onward.graph import provenance
+from onward.graph.prepare import load
 from onward.graph.saving import save_model
 from onward.onnxblock.loss import FunctionLoss
 from onward.onnxblock.model_accessor import ModelAccessor
@@ -116,6 +119,7 @@ def generate_artifacts(
     additional_output_names: Sequence[str] | None = None,
     nominal_checkpoint: bool = False,
     loss_input_names: Sequence[str] | None = None,
+    separate_shared: bool = False,
 ) -> Artifacts:
     """Write training_model.onnx, eval_model.onnx, checkpoint and, with an optimizer, optimizer_model.onnx.
 
@@ -139,11 +143,15 @@ def generate_artifacts(
         additional_output_names: values that become outputs of the training and the eval model, after the loss.
         nominal_checkpoint: write nominal_checkpoint too, which has the names and types of the parameters only.
         loss_input_names: the values that the loss takes; by default all outputs of the model.
+        separate_shared: give parameters that torch's exporter merged, because they were equal, tensors of their own
+            again, under their own names; `onward.check` says whether it did.
 
     Returns:
         The models, the names of the parameters, and the paths of the files.
     """
     proto, path = _load(model)
+    if separate_shared:
+        proto = _with_separated_parameters(path or proto)
     loss_block, optimizer_block = _loss_block(loss), _optimizer_block(optimizer)
     training = _Training(
         loss_block,
@@ -212,6 +220,12 @@ def _load(model: Any) -> tuple[onnx.ModelProto, str | None]:
             "path of its file instead."
         )
     return model, None
+
+
+def _with_separated_parameters(model: onnx.ModelProto | str) -> onnx.ModelProto:
+    separated = load(model)
+    provenance.separate_shared(separated)
+    return ir.serde.serialize_model(separated)
 
 
 def _size(model: onnx.ModelProto) -> int:

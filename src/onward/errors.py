@@ -1,4 +1,4 @@
-"""The errors that onward raises on purpose.
+"""The errors that onward raises on purpose, and its warnings.
 
 Every message says what is wrong, where (node, operator, opset), why, and what to do about it.
 All of them are RuntimeErrors, because that is what users of ``onnxruntime.training`` catch today.
@@ -37,3 +37,11 @@ class MissingRuleError(OnwardError):
 
 class UnknownShapeError(OnwardError):
     """A gradient rule needs a rank or a dimension that shape inference could not find."""
+
+
+class OnwardWarning(UserWarning):
+    """Base of all warnings of onward: it works, but maybe not as meant."""
+
+
+class ExporterWarning(OnwardWarning):
+    """The file is another model than the one that was exported: torch's exporters merge, fold and drop parameters."""

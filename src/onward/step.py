@@ -11,8 +11,9 @@ import onnx_ir as ir
 
 from onward.autodiff.registry import custom_operators
 from onward.errors import OnwardError
+from onward.graph import provenance
 from onward.graph.finish import LARGEST_PROTO
-from onward.graph.prepare import ModelLike, prepare
+from onward.graph.prepare import ModelLike, load, prepare
 from onward.losses import Loss
 from onward.optim import Optimizer
 from onward.runtime.tensorfile import Entry, write
@@ -33,6 +34,7 @@ def training_step(
     seed: int = 0,
     checkpoint: str | os.PathLike[str] | None = None,
     self_contained: bool = False,
+    separate_shared: bool = False,
 ) -> onnx.ModelProto:
     """One training step as one model: any onnxruntime, in any language, trains with it.
 
@@ -56,8 +58,14 @@ def training_step(
         self_contained: keep the initial values in the model, as default values of its inputs, so that the first step
             needs none. Python, C and C++ can feed such inputs, and have to: those that are left out begin anew. Other
             languages cannot: onnxruntime-node ignores what it is given, onnxruntime-web refuses it.
+        separate_shared: give parameters that torch's exporter merged, because they were equal, tensors of their own
+            again, under their own names; `onward.check` says whether it did.
     """
-    forward = prepare(model, keep=custom_operators())
+    loaded = load(model)
+    if separate_shared:
+        provenance.separate_shared(loaded)
+    provenance.warn_of_changes(provenance.changes_of(loaded), trainable)
+    forward = prepare(loaded, keep=custom_operators())
     step = step_model(forward, loss, optimizer, trainable=trainable, loss_inputs=loss_inputs, seed=seed)
     if checkpoint is not None or self_contained:
         signature = _signature(step)
@@ -79,7 +87,9 @@ def initial_state(step: onnx.ModelProto | str | os.PathLike[str], model: ModelLi
     """
     if not isinstance(step, onnx.ModelProto):
         step = onnx.load(step, load_external_data=False)
-    tensors = initial_tensors(_signature(step), prepare(model, keep=custom_operators()))
+    loaded = load(model)
+    provenance.separate_shared(loaded)  # of which the step may be made; all other names stay as they are
+    tensors = initial_tensors(_signature(step), prepare(loaded, keep=custom_operators()))
     return {name: np.array(tensor.numpy()) for name, tensor in tensors.items()}
 
 

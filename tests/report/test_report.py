@@ -118,9 +118,16 @@ def test_modes() -> None:
     effects = {mode.node: mode.effect for mode in onward.check(forward).modes}
     assert effects["b"] == "drops 0.25 of its input; off in evaluation graphs"
     assert effects["c"] == "follows 'fed'; off in evaluation graphs"
-    assert effects["d"].startswith("does nothing, in training too; export with training=")
+    assert effects["d"] == "does nothing, in training too"
     assert effects["e"].startswith("normalises by the batch and updates its running statistics")
-    assert effects["y"].startswith("normalises by its running statistics, which stay as they are")
+    assert effects["y"] == "normalises by its running statistics, which stay as they are"
+
+    # Advice on torch is for files of torch.
+    forward.producer_name = "pytorch"
+    advice = "; export by onward.torch.export(module, args, path) to change that"
+    effects = {mode.node: mode.effect for mode in onward.check(forward).modes}
+    assert effects["d"] == f"does nothing, in training too{advice}"
+    assert effects["y"] == f"normalises by its running statistics, which stay as they are{advice}"
 
 
 # Forms --------------------------------------------------------------------------------------------------------------

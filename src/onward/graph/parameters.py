@@ -22,21 +22,17 @@ torch's own, and a bias of rank 2 may start at zero.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from onward.graph.opsets import all_schemas
+from onward.graph.provenance.record import FOLDED_FROM, KIND, folded_from
 from onward.graph.shapes import is_floating
 
 _WAS_CONSTANT_NODE = "onward.was_constant_node"
 _TABLE = "onward.table"
-_TORCH_KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
-
-# Which values the newer exporter's optimizer computed an initializer from, as a printed list of names.
-_FOLDED_FROM = "pkg.onnxscript.optimizer.folded_from"
 
 # Inputs that are settings of an operator rather than weights: operator -> what the input with an index is.
 _SETTINGS: dict[str, dict[int, str]] = {
@@ -117,7 +113,7 @@ def is_baked_scalar(value: ir.Value) -> bool:
     """Whether a value was a Constant node with a single element, or is one that the newer exporter computed."""
     if value.const_value is None or value.const_value.size != 1:
         return False
-    return was_constant_node(value) or _FOLDED_FROM in value.metadata_props
+    return was_constant_node(value) or FOLDED_FROM in value.metadata_props
 
 
 def _judge(value: ir.Value) -> Parameter:
@@ -128,14 +124,14 @@ def _judge(value: ir.Value) -> Parameter:
 def _reason_against(value: ir.Value) -> str | None:
     if not is_floating(value):
         return _not_floating(value)
-    kind = value.metadata_props.get(_TORCH_KIND)
+    kind = value.metadata_props.get(KIND)
     if kind == "PARAMETER":
         return None
     if kind is not None:
         return f"torch exported it as {kind.lower()}"
     if any(index in _WEIGHTS.get(node.op_type, ()) for node, index in value.uses()):
         return None
-    if _is_table(value.metadata_props.get(_FOLDED_FROM)):
+    if _is_table(folded_from(value)):
         return "a table that the exporter computed"
     if value.meta.get(_TABLE):
         return str(value.meta[_TABLE])
@@ -165,11 +161,9 @@ def _not_floating(value: ir.Value) -> str:
     return f"not floating point ({kind}, {what} of {node.op_type})"
 
 
-def _is_table(folded_from: str | None) -> bool:
-    if folded_from is None:
+def _is_table(origins: list[str] | None) -> bool:
+    if origins is None:
         return False
-    # The exporter calls its own shape arithmetic val_<n>; torch's names are those of parameters, buffers and operators.
-    origins = [name for name in re.findall(r"'([^']+)'", folded_from) if not re.fullmatch(r"val_\d+", name)]
     return len(origins) != 1 and not any(name.endswith(("weight", "bias")) for name in origins)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
-from copy import copy as shallow_copy
 from pathlib import Path
 
 import onnx
@@ -23,6 +22,7 @@ from onward.graph.sequences import resolve_sequences
 from onward.graph.shapes import infer_shapes
 from onward.graph.skeleton import skeleton
 from onward.graph.stacks import resolve_stacks
+from onward.graph.tensors import own_tensor
 from onward.graph.upgrade import OLDEST, replace_deprecated, upgrade
 
 ModelLike = onnx.ModelProto | ir.Model | str | os.PathLike[str]
@@ -118,14 +118,11 @@ def _from_proto(proto: onnx.ModelProto) -> ir.Model:
 
 
 def _with_own_names(model: ir.Model) -> ir.Model:
-    """Give initializers tensors of their own, with the same data: renaming one renames its tensor, the caller's too."""
+    """Give initializers tensors of their own, with the same data, since the rest of onward renames values."""
     for graph in model.graphs():
         for value in graph.initializers.values():
-            tensor = value.const_value
-            if isinstance(tensor, ir.serde.TensorProtoTensor):
-                value.const_value = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=tensor.name)
-            elif tensor is not None:
-                value.const_value = shallow_copy(tensor)
+            if value.const_value is not None:
+                value.const_value = own_tensor(value.const_value)
     return model
 
 

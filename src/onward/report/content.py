@@ -170,6 +170,7 @@ class Report:
     flops: Flops | None
     state: State
     notes: list[str]
+    changes: list[str] = field(default_factory=list)  # what the exporter made of the model, and what to do about it
 
     @property
     def ok(self) -> bool:

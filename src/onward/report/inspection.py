@@ -13,6 +13,7 @@ import onnx_ir as ir
 from onward.autodiff.expansion import Missing, expand_missing_rules
 from onward.autodiff.gradient import output_names, target_names
 from onward.errors import OnwardError, UnknownNameError
+from onward.graph import provenance
 from onward.graph.opsets import accepted_by_runtime
 from onward.graph.prepare import ModelLike
 from onward.graph.shapes import dims, is_floating
@@ -72,6 +73,7 @@ def check(
         blockers=blockers,
         parameters=parameters,
         modes=list(modes_of(prepared)),
+        changes=inspection.changes(loaded, _names(wrt)),
         flops=flops,
         state=state_of(parameters, recipe, sized),
         notes=inspection.notes,
@@ -86,6 +88,15 @@ class _Inspection:
         self.whole = whole  # whether the model could be prepared
         self.blockers = blockers
         self.notes: list[str] = []
+
+    def changes(self, loaded: ir.Model, wrt: Sequence[str] | None) -> list[str]:
+        """What the exporter changed, and what to do about it."""
+        changes = provenance.changes_of(loaded)
+        if changes.renamed:
+            names = ", ".join(changes.renamed[:3]) + (" ..." if len(changes.renamed) > 3 else "")
+            self.notes.append(f"The exporter transposed or reshaped weights, and gave them other names: {names}")
+        relevant = changes if wrt is None else changes.among(wrt)
+        return [*relevant.sentences(), relevant.advice()] if relevant else []
 
     def outputs(self, of: str | Sequence[str] | None) -> list[ir.Value]:
         """The outputs to differentiate that can be."""

@@ -60,6 +60,8 @@ def html(report: Report) -> str:
 
 
 def _headline(report: Report) -> str:
+    if report.ok and report.changes:
+        return f"{report.name}: can be trained, but it is another model than torch had, whose exporter changed it"
     if report.ok:
         return f"{report.name}: can be trained"
     count = len(report.blockers)
@@ -69,6 +71,8 @@ def _headline(report: Report) -> str:
 def _sections(report: Report, limit: int | None) -> Iterable[Section]:
     if report.blockers:
         yield Section("Blockers", rows=[row for blocker in report.blockers for row in _blocker(blocker, limit)])
+    if report.changes:
+        yield Section("Changed by the exporter", rows=[[change] for change in report.changes])
     yield _model(report)
     yield _operators(report)
     yield from _parameters(report, limit)

@@ -18,10 +18,11 @@ from onward.autodiff.gradient import gradients_of
 from onward.autodiff.registry import custom_operators
 from onward.autodiff.sweep import differentiable_path
 from onward.errors import NotDifferentiableError, OnwardError, UnknownNameError
+from onward.graph import provenance
 from onward.graph.builder import Builder
 from onward.graph.finish import finish, fix_defaults, make_way, publish, to_input
 from onward.graph.parameters import parameters as parameters_of
-from onward.graph.prepare import ModelLike, prepare
+from onward.graph.prepare import ModelLike, load, prepare
 from onward.graph.shapes import is_floating, static_shape, static_size
 from onward.graph.upgrade import in_lowest_opset, upgrade
 from onward.signature import METADATA_KEY, Role, Signature
@@ -70,7 +71,9 @@ def split(
         constants: initializers that are no parameters of the model, because the loss brought them.
         opset: the lowest opset of the default domain that the graphs may have.
     """
-    forward = prepare(model, keep=custom_operators())
+    loaded = load(model)
+    changes = provenance.changes_of(loaded)
+    forward = prepare(loaded, keep=custom_operators())
     fix_defaults(forward.graph)
     if opset is not None and opset > forward.opset_imports[""]:
         forward = upgrade(forward, opset)
@@ -79,7 +82,8 @@ def split(
         names = _default_parameters(forward, {*frozen, *constants})
     else:
         names = list(dict.fromkeys(trainable))
-        _check_trainable(forward, names, constants)
+        _check_trainable(forward, names, constants, changes)
+    provenance.warn_of_changes(changes, trainable)
     return in_lowest_opset(forward, lambda copy: _split(copy, names, set(frozen), set(targets)))
 
 
@@ -204,7 +208,9 @@ def _check_loss(loss: ir.Value) -> None:
         )
 
 
-def _check_trainable(model: ir.Model, trainable: Sequence[str], constants: Collection[str]) -> None:
+def _check_trainable(
+    model: ir.Model, trainable: Sequence[str], constants: Collection[str], changes: provenance.Changes
+) -> None:
     """Refuse what could only give a useless training graph."""
     graph = model.graph
     known = {value.name: value for value in (*graph.inputs, *graph.initializers.values())}
@@ -213,6 +219,7 @@ def _check_trainable(model: ir.Model, trainable: Sequence[str], constants: Colle
         raise UnknownNameError(
             f"{_quoted(unknown)} should be trained, but the model has no initializer or input of that name; it has "
             f"{_quoted(name for name in graph.initializers if name not in constants) or 'no initializers'}"
+            + (f". {changes.message()}" if changes else "")
         )
     integers = [name for name in trainable if not is_floating(known[name])]
     if integers:
