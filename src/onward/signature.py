@@ -14,6 +14,8 @@ from onward import document
 from onward.document import Document
 
 METADATA_KEY = "onward.signature"
+# Nodes whose name begins so refuse what a graph must not take; the rest of the name says what it must be.
+CHECK = "check: "
 _VERSION = 1
 _TITLE = "the signature of the model, which says what its inputs and outputs are for,"
 

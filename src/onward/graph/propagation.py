@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import onnx_ir as ir
 
+from onward.graph.guard import is_guard
 from onward.graph.nodes import all_values, attribute, constant_of, integers
 from onward.graph.shapes import Dim, dims, is_placeholder
 from onward.graph.sizes import quotient
@@ -136,6 +137,8 @@ def _gather(node: ir.Node, shape: Shape) -> Shape | None:
 
 
 def _reshape(node: ir.Node, shape: Shape) -> Shape | None:
+    if is_guard(node):
+        return shape
     target = constant_of(node.inputs[1]) if len(node.inputs) > 1 else None
     if target is None or (0 in target and attribute(node, "allowzero", 0)):
         return None

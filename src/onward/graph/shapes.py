@@ -9,6 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from onward.errors import InvalidModelError, UnknownShapeError
+from onward.graph.guard import show_guards
 from onward.graph.nodes import all_values, describe
 from onward.graph.ranks import implied_ranks
 from onward.graph.skeleton import skeleton
@@ -178,6 +179,7 @@ def _graphs(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
 def _inferable(proto: onnx.ModelProto) -> onnx.ModelProto:
     """`proto` with stand-ins of the same result type for operators of which onnx infers nothing."""
     for graph in _graphs(proto):
+        show_guards(graph)
         for node in graph.node:
             if node.op_type == "GroupNormalization" and node.domain == "":
                 node.op_type = "Identity"

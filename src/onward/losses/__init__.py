@@ -5,11 +5,8 @@ from onward.losses.base import (
     Loss,
     LossSignature,
     apply,
-    class_indices,
     declared_signature,
-    like_prediction,
     loss_signature,
-    one_per_row,
     reduce,
     target_inputs,
     targets,
@@ -20,6 +17,7 @@ from onward.losses.model import from_model
 from onward.losses.probability import bce, bce_with_logits, binary_focal, kl_div
 from onward.losses.registry import get, names
 from onward.losses.regression import gaussian_nll, huber, l1, mse, poisson_nll, smooth_l1
+from onward.losses.target import class_indices, like_prediction, one_per_row
 
 __all__ = [
     "Loss",

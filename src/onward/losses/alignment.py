@@ -10,7 +10,8 @@ from onward.errors import OnwardError
 from onward.graph.builder import Builder
 from onward.graph.recurrence import Values, recur
 from onward.graph.shapes import dims
-from onward.losses.base import check_reduction, checked_labels, targets
+from onward.losses.base import check_reduction, targets
+from onward.losses.target import checked_labels
 
 # The logarithm of probability 0: finite, so that differences and slopes are never nan, and so low that a sum with the
 # logarithm of any probability that a float can hold stays far below that of a path which is possible.
@@ -96,7 +97,7 @@ def ctc(
     ends = op.Unsqueeze(target_lengths, [1])
     number = op.Unsqueeze(op.Range(0, op.Squeeze(op.dim(labels, 1), [0]), 1), [0])
     # What pads the labels may be anything, but an index must be one.
-    labels = checked_labels(op, op.Where(op.Less(number, ends), labels, blank))
+    labels = checked_labels(op, op.Where(op.Less(number, ends), labels, blank), log_prob, 2, name="labels")
     rows = -_log_likelihood(op, log_prob, labels, input_lengths, ends, blank)
 
     possible = op.Less(rows, -_IMPOSSIBLE / 2)

@@ -1,7 +1,7 @@
 """What a loss is: a function of the builder and of values, ``(op, prediction, *targets, **options) -> ir.Value``.
 
 Any Python function of that form is a loss; it is called while `op` is active (`with op:`). Which of its parameters are
-targets, and what these look like, is said by a decorator that leaves the function as it is::
+targets, and what these look like, is said by a decorator, which sees to it that they do::
 
     @targets(labels=class_indices)
     def cross_entropy(op, prediction, labels, *, reduction="mean"): ...
@@ -15,22 +15,20 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import onnx_ir as ir
 
 from onward.errors import OnwardError
 from onward.graph.builder import Builder
+from onward.losses.target import TargetKind, declare, like_prediction, matched, not_empty
 
 Loss = Callable[..., ir.Value]
-# From the predictions to a fresh value without a name. Keyword parameters of a kind are options of its loss.
-TargetKind = Callable[..., ir.Value]
 Weights = ir.Value | np.ndarray | Sequence[float] | float
 
 F = TypeVar("F", bound=Loss)
 _SIGNATURE = "onward_loss_signature"
-_NO_CLASS = -(2**31)
 
 
 @dataclass(frozen=True)
@@ -49,9 +47,46 @@ def targets(**kinds: TargetKind) -> Callable[[F], F]:
         unknown = [name for name in kinds if name not in names]
         if unknown:
             raise OnwardError(f"@targets names {unknown}, but {loss_name(loss)} has the parameters {names}")
-        return with_signature(loss, tuple(name for name in names if name not in kinds), kinds)
+        predictions = tuple(name for name in names if name not in kinds)
+        parameters = inspect.signature(loss)
+
+        @functools.wraps(loss)
+        def checked(op: Builder, *args: Any, **kwargs: Any) -> ir.Value:
+            try:
+                bound = parameters.bind(op, *args, **kwargs)
+            except TypeError as error:
+                raise OnwardError(f"{loss_name(loss)}{parameters} was called with other arguments: {error}") from error
+            bound.apply_defaults()
+            bound.arguments.update(match(op, loss, bound.arguments, predictions, kinds, bound.kwargs))
+            return loss(*bound.args, **bound.kwargs)
+
+        return cast(F, with_signature(checked, predictions, kinds))
 
     return attach
+
+
+def match(
+    op: Builder,
+    loss: Loss,
+    values: Mapping[str, Any],
+    predictions: Sequence[str],
+    kinds: Mapping[str, TargetKind],
+    options: Mapping[str, Any],
+) -> dict[str, ir.Value]:
+    """The targets among the arguments of a loss, checked; without any, the first prediction."""
+    given = [values[name] for name in predictions]
+    for name, value in zip(predictions, given, strict=True):
+        if not isinstance(value, ir.Value):
+            raise OnwardError(
+                f"{name!r} of the loss {loss_name(loss)} is {type(value).__name__}, not a value of a graph"
+            )
+    with op:
+        found = {
+            name: matched(op, name, values[name], kind, given, options)
+            for name, kind in kinds.items()
+            if isinstance(values[name], ir.Value)  # it may be bound to a number
+        }
+        return found or {predictions[0]: not_empty(op, given[0], options)}
 
 
 def with_signature(loss: F, predictions: Sequence[str], kinds: Mapping[str, TargetKind]) -> F:
@@ -89,17 +124,19 @@ def target_inputs(loss: Loss, predictions: Sequence[ir.Value]) -> dict[str, ir.V
     """Fresh values for the targets of a loss, by parameter name; they are in no graph yet."""
     inputs, options = {}, _options(loss)
     for name, kind in loss_signature(loss, len(predictions)).targets.items():
-        asked = inspect.signature(kind).parameters
-        inputs[name] = kind(predictions, **{key: value for key, value in options.items() if key in asked})
+        inputs[name] = declare(kind, predictions, options).value
         inputs[name].name = name
     return inputs
 
 
 def apply(op: Builder, loss: Loss, predictions: Sequence[ir.Value], targets: Mapping[str, ir.Value]) -> ir.Value:
     """Emit a loss, its values bound by the names of its parameters."""
-    names = loss_signature(loss, len(predictions)).predictions
+    signature = loss_signature(loss, len(predictions))
+    values = {**dict(zip(signature.predictions, predictions, strict=True)), **targets}
     with op, op.scope("loss"):
-        result = loss(op, **dict(zip(names, predictions, strict=True)), **targets)
+        if declared_signature(loss) is None:
+            values.update(match(op, loss, values, signature.predictions, signature.targets, _options(loss)))
+        result = loss(op, **values)
     if not isinstance(result, ir.Value):
         raise OnwardError(f"the loss {loss_name(loss)} returned {type(result).__name__}; a loss returns one ir.Value")
     return result
@@ -131,54 +168,6 @@ def _positional(loss: Loss) -> list[str]:
             "and targets as positional parameters without defaults"
         )
     return names[1:]
-
-
-# What targets look like ---------------------------------------------------------------------------------------------
-
-
-def like_prediction(predictions: Sequence[ir.Value]) -> ir.Value:
-    """A target of the type and shape of the first prediction."""
-    return _fresh(predictions[0].dtype, predictions[0].shape)
-
-
-def class_indices(predictions: Sequence[ir.Value]) -> ir.Value:
-    """Labels of scores `[N, C, d1, ...]`: int64 `[N, d1, ...]`, a scalar for scores `[C]`."""
-    return _fresh(ir.DataType.INT64, _without_class_axis(predictions[0]))
-
-
-def one_per_row(predictions: Sequence[ir.Value]) -> ir.Value:
-    """A number for each row of `[N, C, d1, ...]`: `[N, d1, ...]` in the type of the prediction."""
-    return _fresh(predictions[0].dtype, _without_class_axis(predictions[0]))
-
-
-def class_axis(x: ir.Value) -> int:
-    """1, or 0 where there is only one axis, as in torch."""
-    return 0 if x.shape is not None and len(x.shape) == 1 else 1
-
-
-def _without_class_axis(x: ir.Value) -> ir.Shape | None:
-    if x.shape is None:
-        return None
-    return ir.Shape([dim for axis, dim in enumerate(x.shape) if axis != class_axis(x)])
-
-
-def _fresh(dtype: ir.DataType | None, shape: ir.Shape | None) -> ir.Value:
-    if dtype is None:
-        raise OnwardError("the type of the prediction is unknown, so the targets of the loss cannot be given a type")
-    return ir.Value(name=None, type=ir.TensorType(dtype), shape=None if shape is None else shape.copy())
-
-
-def checked_labels(op: Builder, labels: ir.Value, ignore_index: int | None = None) -> ir.Value:
-    """Labels, the negative ones among them (unless that is `ignore_index`) as indices that every operator refuses.
-
-    Operators that gather take -1 for the last class; only what is beyond all classes, they report.
-    """
-    wrong = op.Less(labels, 0)
-    if ignore_index is not None and ignore_index < 0:
-        wrong = op.And(wrong, op.Not(op.Equal(labels, ignore_index)))
-    checked = op.Where(wrong, _NO_CLASS, labels)
-    checked.shape = labels.shape
-    return checked
 
 
 # Reductions ---------------------------------------------------------------------------------------------------------

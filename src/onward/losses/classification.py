@@ -9,16 +9,8 @@ from onward.errors import OnwardError
 from onward.graph.builder import Builder
 from onward.graph.opsets import NeedsOpsetError
 from onward.graph.shapes import dims
-from onward.losses.base import (
-    Weights,
-    check_reduction,
-    checked_labels,
-    class_axis,
-    class_indices,
-    like_prediction,
-    reduce,
-    targets,
-)
+from onward.losses.base import Weights, check_reduction, reduce, targets
+from onward.losses.target import checked_labels, class_axis, class_indices, like_prediction
 
 
 @targets(labels=class_indices)
@@ -149,7 +141,7 @@ def multi_margin(
     check_reduction(reduction)
     weight = _class_weights(op, prediction, weight)
     scores, labels, alone = _with_batch(op, prediction, labels)
-    labels = checked_labels(op, labels)
+    labels = checked_labels(op, labels, scores)
     chosen = op.GatherElements(scores, op.Unsqueeze(labels, [1]), axis=1)
     excess = op.Relu(scores - chosen + margin)
     # The label's own term, which the sum leaves out, is the constant max(0, margin)^p and has no slope.

@@ -8,7 +8,8 @@ import onnx_ir as ir
 
 from onward.errors import OnwardError
 from onward.graph.builder import Builder
-from onward.losses.base import class_axis, like_prediction, one_per_row, reduce, softplus, targets
+from onward.losses.base import reduce, softplus, targets
+from onward.losses.target import class_axis, like_prediction, one_per_row
 
 
 @targets(target=like_prediction)

@@ -12,9 +12,10 @@ from onward.graph.builder import Builder
 from onward.graph.nodes import subgraphs
 from onward.graph.opsets import NeedsOpsetError
 from onward.graph.prepare import ModelLike, prepare
-from onward.graph.shapes import is_floating, static_shape, static_size
+from onward.graph.shapes import is_floating, is_placeholder, static_shape, static_size
 from onward.graph.upgrade import upgrade
-from onward.losses.base import Loss, TargetKind, with_signature
+from onward.losses.base import Loss, match, with_signature
+from onward.losses.target import TargetKind
 
 
 def from_model(model: ModelLike, *, targets: Sequence[str] | None = None, output: str | None = None) -> Loss:
@@ -39,12 +40,16 @@ def from_model(model: ModelLike, *, targets: Sequence[str] | None = None, output
     if not predictions:
         raise OnwardError(f"`targets` names every input of the loss model ({names}); one must be the prediction")
 
+    kinds = {value.name or "": _kind(predictions, value) for value in inputs if value.name in chosen}
+    prediction_names = [value.name or "" for value in predictions]
+
     def loss(op: Builder, *values: ir.Value, **named: ir.Value) -> ir.Value:
-        return _inline(op, prepared, _bind(inputs, values, named), output)
+        bound = _bind(inputs, values, named)
+        bound.update(match(op, loss, bound, prediction_names, kinds, {}))
+        return _inline(op, prepared, bound, output)
 
     loss.__name__ = loss.__qualname__ = prepared.graph.name or "loss_model"
-    kinds = {value.name or "": _kind(predictions, value) for value in inputs if value.name in chosen}
-    return with_signature(loss, [value.name or "" for value in predictions], kinds)
+    return with_signature(loss, prediction_names, kinds)
 
 
 def _fed_inputs(graph: ir.Graph) -> list[ir.Value]:
@@ -85,21 +90,39 @@ def _bind(inputs: Sequence[ir.Value], values: Sequence[ir.Value], named: dict[st
 
 
 def _kind(predictions: Sequence[ir.Value], target: ir.Value) -> TargetKind:
-    """A target as the model declares it, its symbols replaced by what they are in the actual predictions."""
+    """A target as the model declares it, its symbols replaced by what they are in the actual predictions.
+
+    A size without a name is that of the first prediction on the same axis, if that has none either: a loss that means
+    two sizes gives them names.
+    """
 
     def fresh(actual: Sequence[ir.Value]) -> ir.Value:
-        sizes: dict[str | None, int | ir.SymbolicDim] = {}
+        sizes: dict[str, int | ir.SymbolicDim] = {}
         for declared, given in zip(predictions, actual, strict=True):
-            if declared.shape is not None and given.shape is not None:
-                pairs = zip(declared.shape, given.shape, strict=False)
-                sizes.update({dim.value: size for dim, size in pairs if isinstance(dim, ir.SymbolicDim)})
-        sizes.pop(None, None)
-        shape = None
-        if target.shape is not None:
-            shape = ir.Shape([dim if isinstance(dim, int) else sizes.get(dim.value, dim) for dim in target.shape])
+            for dim, size in _pairs(declared, given):
+                if isinstance(dim, ir.SymbolicDim) and dim.value is not None:
+                    sizes[dim.value] = size
+        unnamed = [size if _is_unnamed(dim) else None for dim, size in _pairs(predictions[0], actual[0])]
+
+        def size_of(axis: int, dim: int | ir.SymbolicDim) -> int | ir.SymbolicDim | None:
+            if isinstance(dim, int):
+                return dim
+            return unnamed[axis] if _is_unnamed(dim) and axis < len(unnamed) else sizes.get(dim.value or "", dim)
+
+        shape = None if target.shape is None else ir.Shape([size_of(*pair) for pair in enumerate(target.shape)])
         return ir.Value(name=None, type=target.type, shape=shape)
 
     return fresh
+
+
+def _pairs(declared: ir.Value, given: ir.Value) -> list[tuple[int | ir.SymbolicDim, int | ir.SymbolicDim]]:
+    if declared.shape is None or given.shape is None:
+        return []
+    return list(zip(declared.shape, given.shape, strict=False))
+
+
+def _is_unnamed(dim: int | ir.SymbolicDim) -> bool:
+    return isinstance(dim, ir.SymbolicDim) and (dim.value is None or is_placeholder(dim.value))
 
 
 def _inline(op: Builder, model: ir.Model, bound: dict[str, ir.Value], output: str | None) -> ir.Value:

@@ -7,8 +7,9 @@ import math
 import onnx_ir as ir
 
 from onward.graph.builder import Builder
-from onward.losses.base import REDUCTIONS, Weights, check_reduction, like_prediction, reduce, softplus, targets
+from onward.losses.base import REDUCTIONS, Weights, check_reduction, reduce, softplus, targets
 from onward.losses.classification import check_gamma
+from onward.losses.target import like_prediction
 
 # Logarithms are cut at -100, as in torch, or where the type has no normal number any more.
 _LOWEST_LOG = -100.0

@@ -8,7 +8,8 @@ import onnx_ir as ir
 
 from onward.errors import OnwardError
 from onward.graph.builder import Builder
-from onward.losses.base import like_prediction, reduce, targets
+from onward.losses.base import reduce, targets
+from onward.losses.target import like_prediction
 
 
 @targets(target=like_prediction)

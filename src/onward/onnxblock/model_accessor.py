@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import hashlib
 import os
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
@@ -16,8 +17,10 @@ import onnx_ir as ir
 from onward.autodiff.registry import custom_operators
 from onward.errors import InvalidModelError, OnwardError, UnknownValueError
 from onward.graph import contrib
+from onward.graph.nodes import all_values
 from onward.graph.opsets import accepted_by_runtime
 from onward.graph.prepare import prepare
+from onward.graph.shapes import dims, is_placeholder
 from onward.graph.skeleton import proto_skeleton
 from onward.graph.upgrade import upgrade
 
@@ -42,6 +45,8 @@ class ModelAccessor:
         self._path = None if model_path is None else os.fspath(model_path)
         self._names = _Names()
         self._counter = 0
+        self._prepared: dict[str | None, ir.Value] = {}
+        self._prepared_key = b""
         self.constants: set[str] = set()  # initializers that take the type of the value they meet
         self._first_inputs = {value.name for value in model.graph.input}
         self._first_initializers = {tensor.name for tensor in model.graph.initializer}
@@ -121,6 +126,29 @@ class ModelAccessor:
         """A value of that name, type and shape, in no graph."""
         info = ir.serde.deserialize_value_info_proto(self.value_info(name), None)
         return ir.Value(name=name, type=info.type, shape=info.shape)
+
+    def prepared_value(self, name: str) -> ir.Value:
+        """The same as the training graph will have it, where ranks that operators imply are known.
+
+        What a file says of its values may be wrong: numbers of the example that was traced, or nothing at all.
+        """
+        found = self._prepared_values().get(name)
+        if found is None or found.type is None:
+            return self.value(name)
+        known = dims(found)
+        shape = None if known is None else ir.Shape([None if is_placeholder(size) else size for size in known])
+        return ir.Value(name=name, type=found.type, shape=shape)
+
+    def _prepared_values(self) -> dict[str | None, ir.Value]:
+        key = hashlib.sha256(proto_skeleton(self.model).SerializeToString(deterministic=True)).digest()
+        if key != self._prepared_key:
+            try:
+                model = prepare(self.to_ir(), keep=custom_operators())
+                self._prepared = {value.name: value for value in all_values(model.graph)}
+            except OnwardError:
+                self._prepared = {}  # whoever trains the model says what is wrong with it
+            self._prepared_key = key
+        return self._prepared
 
     def inferred(self) -> onnx.ModelProto:
         """The model without its weights, and with all types and shapes that can be inferred."""

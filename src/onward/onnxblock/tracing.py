@@ -79,14 +79,14 @@ def trace_loss(
 
     `target_names` renames targets, by the parameters of the loss.
     """
-    values = [accessor.value(name) for name in predictions]
+    values = [accessor.prepared_value(name) for name in predictions]
     targets = losses.target_inputs(loss, values)
     for parameter, target in targets.items():
         name = target_names.get(parameter, parameter)
         if name in predictions:
             raise OnwardError(f"the loss would compare {name!r} with itself; give its target another name")
         if accessor.has(name):
-            targets[parameter] = accessor.value(name)
+            targets[parameter] = accessor.prepared_value(name)
         else:
             target.name = name
             accessor.model.graph.input.append(ir.serde.serialize_value(target))

@@ -164,7 +164,7 @@ class _Classification(FunctionLoss):
         self._class_axis = class_axis
 
     def build(self, scores_input_name: str, labels_name: str = "labels") -> str:  # type: ignore[override]
-        shape = model_accessor.current().value(scores_input_name).shape
+        shape = model_accessor.current().prepared_value(scores_input_name).shape
         rank = None if shape is None else len(shape)
         axis = self._class_axis or (-1 if rank == 3 else 1)
         last = axis == -1 and rank is not None and rank > 2

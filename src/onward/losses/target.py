@@ -1,0 +1,239 @@
+"""What targets look like, and the check that they do.
+
+A kind of target is a function of the predictions that returns a fresh value. Which axes of which predictions it takes
+its sizes from is found out by asking it about predictions whose sizes are names; the graph compares those sizes at run
+time. The names of dimensions in a file do not do that: they may be missing, differ, or be used for two sizes, and
+onnxruntime broadcasts a target of one row, or reads beyond its end.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+from onward.errors import OnwardError
+from onward.graph.builder import Builder
+from onward.graph.guard import guarded, reshaped
+from onward.graph.shapes import Dim, dims, is_placeholder, static_shape
+
+# From the predictions to a fresh value without a name. Keyword parameters of a kind are options of its loss.
+TargetKind = Callable[..., ir.Value]
+Axis = tuple[int, int]  # the number of a prediction, and of an axis of it
+Origin = Axis | int | None  # of a size: that of a prediction, a number, or the target's own
+
+_ALL_AXES = 2**31 - 1
+# Between what the caller feeds and what a loss takes.
+_TRANSPARENT = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+
+
+def like_prediction(predictions: Sequence[ir.Value]) -> ir.Value:
+    """A target of the type and shape of the first prediction."""
+    return _fresh(predictions[0].dtype, predictions[0].shape)
+
+
+def class_indices(predictions: Sequence[ir.Value]) -> ir.Value:
+    """Labels of scores `[N, C, d1, ...]`: int64 `[N, d1, ...]`, a scalar for scores `[C]`."""
+    return _fresh(ir.DataType.INT64, _without_class_axis(predictions[0]))
+
+
+def one_per_row(predictions: Sequence[ir.Value]) -> ir.Value:
+    """A number for each row of `[N, C, d1, ...]`: `[N, d1, ...]` in the type of the prediction."""
+    return _fresh(predictions[0].dtype, _without_class_axis(predictions[0]))
+
+
+def class_axis(x: ir.Value) -> int:
+    """1, or 0 where there is only one axis, as in torch."""
+    return 0 if x.shape is not None and len(x.shape) == 1 else 1
+
+
+def _without_class_axis(x: ir.Value) -> ir.Shape | None:
+    if x.shape is None:
+        return None
+    return ir.Shape([dim for axis, dim in enumerate(x.shape) if axis != class_axis(x)])
+
+
+def _fresh(dtype: ir.DataType | None, shape: ir.Shape | None) -> ir.Value:
+    if dtype is None:
+        raise OnwardError("the type of the prediction is unknown, so the targets of the loss cannot be given a type")
+    return ir.Value(name=None, type=ir.TensorType(dtype), shape=None if shape is None else shape.copy())
+
+
+# Where its sizes come from -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a kind of target is for certain predictions."""
+
+    value: ir.Value  # fresh, of the declared type and shape
+    origins: Sequence[Origin] | None  # of each size; None without a rank
+
+
+def declare(kind: TargetKind, predictions: Sequence[ir.Value], options: Mapping[str, Any]) -> Target:
+    """The target of these predictions."""
+    asked = inspect.signature(kind).parameters
+    axes: dict[str, Axis] = {}
+    probes = [_probe(prediction, index, axes) for index, prediction in enumerate(predictions)]
+    value = kind(probes, **{key: option for key, option in options.items() if key in asked})
+    found = dims(value)
+    if found is None:
+        return Target(value, None)
+    origins = [axes.get(dim) if isinstance(dim, str) else dim for dim in found]
+    value.shape = ir.Shape(
+        [_size(predictions[o[0]], o[1]) if isinstance(o, tuple) else d for d, o in zip(found, origins, strict=True)]
+    )
+    return Target(value, origins)
+
+
+def _probe(prediction: ir.Value, index: int, axes: dict[str, Axis]) -> ir.Value:
+    """A copy of a prediction whose unknown sizes have names that say where they are from."""
+    known = dims(prediction)
+    shape = None
+    if known is not None:
+        names = {axis: f"onward/{index}/{axis}" for axis, dim in enumerate(known) if not isinstance(dim, int)}
+        axes.update({name: (index, axis) for axis, name in names.items()})
+        shape = ir.Shape([names.get(axis, dim) for axis, dim in enumerate(known)])
+    return ir.Value(name=prediction.name, type=prediction.type, shape=shape)
+
+
+def _size(prediction: ir.Value, axis: int) -> Dim:
+    size = (dims(prediction) or ())[axis]
+    # What inference calls an unknown dimension means nothing in another run of it.
+    return None if is_placeholder(size) else size
+
+
+# The check -----------------------------------------------------------------------------------------------------------
+
+
+def matched(
+    op: Builder,
+    name: str,
+    given: ir.Value,
+    kind: TargetKind,
+    predictions: Sequence[ir.Value],
+    options: Mapping[str, Any],
+) -> ir.Value:
+    """A target that has the sizes it should have, or an error: now, as far as they are known, and else at run time."""
+    target = declare(kind, predictions, options)
+    wanted = "" if _may_be_empty(options) else " and must not be empty"
+    name = _origin(given).name or name
+    if target.origins is None or given.shape is None:
+        sizes = _RUN_TIME_SHAPES[kind](op, predictions[0]) if kind in _RUN_TIME_SHAPES else None
+        if sizes is None:
+            return given
+        rule = f"target {name!r} must have as many elements as {predictions[0].name!r} has rows{wanted}"
+        return reshaped(op, given, sizes, op.Greater(sizes, 0) if wanted else None, rule)
+    known = dims(given) or ()
+    _check_known_sizes(name, known, dims(target.value) or (), bool(wanted))
+    if all(
+        o is None or (isinstance(o, int) and isinstance(d, int)) for d, o in zip(known, target.origins, strict=True)
+    ):
+        return given
+    sizes = _sizes(op, given, target.origins, predictions)
+    fits = op.Equal(op.Shape(given), sizes)
+    if wanted:
+        own = [axis for axis, origin in enumerate(target.origins) if origin is None]
+        lowest = [-1 if axis in own else 0 for axis in range(len(known))] if own else 0
+        fits = op.And(fits, op.Greater(sizes, lowest))
+    return guarded(op, given, fits, f"target {name!r} must have {_described(target.origins, predictions)}{wanted}")
+
+
+def not_empty(op: Builder, prediction: ir.Value, options: Mapping[str, Any]) -> ir.Value:
+    """A prediction that is compared with no target, or an error where it has no elements, which have no mean."""
+    if _may_be_empty(options) or static_shape(prediction) is not None:
+        return prediction
+    fits = op.Greater(op.Shape(prediction), 0)
+    return guarded(op, prediction, fits, f"prediction {prediction.name!r} must not be empty")
+
+
+def _may_be_empty(options: Mapping[str, Any]) -> bool:
+    """The sum of nothing is 0, which models that find nothing rely on; the mean of nothing is no number."""
+    return options.get("reduction") in ("sum", "none")
+
+
+def _check_known_sizes(name: str, known: Sequence[Dim], wanted: Sequence[Dim], filled: bool) -> None:
+    pairs = [(a, b) for a, b in zip(known, wanted, strict=False) if isinstance(a, int) and isinstance(b, int)]
+    if len(known) != len(wanted) or any(a != b for a, b in pairs):
+        raise OnwardError(
+            f"target {name!r} has shape {_shown(known)}, but the loss takes one of shape {_shown(wanted)}: it would be "
+            "broadcast, or compared with what it does not belong to. Give it that shape."
+        )
+    if filled and any(a == 0 for a, _ in pairs):
+        raise OnwardError(f"target {name!r} has shape {_shown(known)}: the mean of no elements is no number")
+
+
+def _sizes(op: Builder, given: ir.Value, origins: Sequence[Origin], predictions: Sequence[ir.Value]) -> ir.Value:
+    """The sizes that a target should have, int64 `[rank]`."""
+    axes = [origin[1] for origin in origins if isinstance(origin, tuple)]
+    sources = {origin[0] for origin in origins if isinstance(origin, tuple)}
+    if len(axes) == len(origins) and len(sources) == 1:
+        shape = op.Shape(predictions[sources.pop()])
+        return op.Gather(shape, axes, axis=0)
+    parts = [
+        op.dim(predictions[origin[0]], origin[1])
+        if isinstance(origin, tuple)
+        else op.dim(given, axis)
+        if origin is None
+        else op.constant([origin], ir.DataType.INT64)
+        for axis, origin in enumerate(origins)
+    ]
+    return parts[0] if len(parts) == 1 else op.Concat(*parts, axis=0)
+
+
+def _described(origins: Sequence[Origin], predictions: Sequence[ir.Value]) -> str:
+    first = predictions[0]
+    if list(origins) == [size if isinstance(size, int) else (0, axis) for axis, size in enumerate(dims(first) or ())]:
+        return f"the shape of {first.name!r}"
+    return f"shape [{', '.join(_described_size(origin, predictions) for origin in origins)}]"
+
+
+def _described_size(origin: Origin, predictions: Sequence[ir.Value]) -> str:
+    if isinstance(origin, tuple):
+        return f"{predictions[origin[0]].name}.shape[{origin[1]}]"
+    return "any" if origin is None else str(origin)
+
+
+def _shown(sizes: Sequence[Dim]) -> str:
+    return str(["?" if size is None else size for size in sizes]).replace("'", "")
+
+
+def _rows(op: Builder, scores: ir.Value) -> ir.Value:
+    """The shape of scores of unknown rank without the axis of the classes."""
+    shape = op.Shape(scores)
+    return op.Concat(op.Slice(shape, [0], [1], [0]), op.Slice(shape, [2], [_ALL_AXES], [0]), axis=0)
+
+
+_RUN_TIME_SHAPES: dict[TargetKind, Callable[[Builder, ir.Value], ir.Value]] = {
+    like_prediction: lambda op, prediction: op.Shape(prediction),
+    class_indices: _rows,
+    one_per_row: _rows,
+}
+
+
+def checked_labels(
+    op: Builder, labels: ir.Value, scores: ir.Value, axis: int = 1, *, ignore_index: int | None = None, name: str = ""
+) -> ir.Value:
+    """Labels, or an error at run time if one of them (that is not `ignore_index`) is no class of the scores.
+
+    Operators that gather take -1 for the last class, and what they say of labels beyond all classes helps nobody.
+    """
+    classes = (dims(scores) or {axis: None})[axis]
+    counted = labels if ignore_index is None else op.Where(op.Equal(labels, ignore_index), 0, labels)
+    last = op.cast(op.dim(scores, axis), counted.dtype or ir.DataType.INT64) - 1
+    lowest, highest = op.ReduceMin(counted, keepdims=0), op.ReduceMax(counted, keepdims=0)
+    fits = op.And(op.Not(op.Less(lowest, 0)), op.Not(op.Greater(highest, last)))
+    most = str(classes - 1) if isinstance(classes, int) else f"{scores.name}.shape[{axis}] - 1"
+    ignored = "" if ignore_index is None else f", or {ignore_index} to be ignored"
+    return guarded(op, labels, fits, f"labels {(name or _origin(labels).name)!r} must be from 0 to {most}{ignored}")
+
+
+def _origin(value: ir.Value) -> ir.Value:
+    """The value that labels are made of, which is what the caller knows."""
+    producer = value.producer()
+    if producer is None or producer.op_type not in _TRANSPARENT or producer.inputs[0] is None:
+        return value
+    return _origin(producer.inputs[0])
