@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -59,21 +61,21 @@ def test_in_place_is_the_same_as_out_of_place(optimizer: str | optim.Optimizer) 
     random = np.random.default_rng(0)
     start = {name: random.normal(size=shape).astype(np.float32) for name, (_, shape) in TYPES.items()}
     state = State(start, {})
-    stepper = TrainingOptimizer(plan, state)
+    gradients = state.trainable.zeros_like()
+    stepper = TrainingOptimizer(plan, SimpleNamespace(state=state, gradients=gradients))
     session = onnxruntime.InferenceSession(plan.kernels[0].model)
     wanted = {value.name for value in session.get_inputs()}
     outside = {}
     for name, array in start.items():
         slots = {f"{SLOT}{slot}": np.full_like(array, plan.slots[slot].initial) for slot in plan.slots}
         outside[name] = {PARAMETER: array, **slots}
-    state.gradients = state.trainable.zeros_like()
     for step in range(1, 4):
         for name, array in start.items():
-            state.gradients.assign(name, random.normal(size=array.shape).astype(np.float32))
+            gradients.assign(name, random.normal(size=array.shape).astype(np.float32))
         stepper.step()
         scalars = {STEP: np.array(step), LEARNING_RATE: np.array(plan.learning_rate, np.float32)}
         for name, tensors in outside.items():
-            feeds = {**tensors, **scalars, GRADIENT: state.gradients[name]}
+            feeds = {**tensors, **scalars, GRADIENT: gradients[name]}
             flat = {key: value.reshape(-1) if value.ndim else value for key, value in feeds.items() if key in wanted}
             keys = list(tensors)
             new = session.run([f"{key}{UPDATED}" for key in keys], flat)

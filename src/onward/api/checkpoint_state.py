@@ -41,11 +41,15 @@ class Parameter:
     def data(self, value: np.ndarray) -> None:
         if not isinstance(value, np.ndarray):
             raise OnwardError(f"parameter {self._name!r} takes a numpy array, not {type(value).__name__}")
-        self._state.assign(self._name, value)
+        with self._state.access.exclusive():
+            self._state.assign(self._name, value)
 
     @property
     def grad(self) -> np.ndarray | None:
-        """The gradient: zeros until the first training step; None if it is frozen or there is no module yet."""
+        """The gradient: zeros until the first training step; None if it is frozen or there is no module yet.
+
+        Of several modules on one state: that of the one that trained last.
+        """
         gradients = self._state.gradients
         return gradients[self._name] if gradients is not None and self._name in gradients else None
 
@@ -128,7 +132,11 @@ class Properties:
 
 
 class CheckpointState:
-    """Everything that a training run has to remember."""
+    """Everything that a training run has to remember.
+
+    Several modules may share one, also in several threads. What is read or written through the arrays of its parameters
+    is the business of the caller.
+    """
 
     def __init__(self, state: State) -> None:
         if not isinstance(state, State):
@@ -161,7 +169,8 @@ class CheckpointState:
         formats = {"onward": checkpoint.save, "onnxruntime": odtc.save}
         if format not in formats:
             raise OnwardError(f"format={format!r} is not known; use {' or '.join(map(repr, formats))}")
-        formats[format](state._state, checkpoint_uri, include_optimizer=include_optimizer_state)
+        with state._state.access.shared():
+            formats[format](state._state, checkpoint_uri, include_optimizer=include_optimizer_state)
 
     @property
     def parameters(self) -> Parameters:

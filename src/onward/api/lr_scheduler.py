@@ -37,9 +37,10 @@ class LRScheduler:
 
     def step(self) -> None:
         """Set the learning rate of the optimizer's next step."""
-        state = self._optimizer._optimizer.state
-        self._optimizer.set_learning_rate(self._scheduler(state.step))
-        state.schedule = {**self._identity, "state": self._scheduler.state_dict()}
+        steps = self._optimizer._optimizer
+        with steps.access.exclusive():
+            self._optimizer.set_learning_rate(self._scheduler(steps.state.step))
+            steps.state.schedule = {**self._identity, "state": self._scheduler.state_dict()}
 
     def state_dict(self) -> dict[str, float]:
         """What has to be saved besides the step of the optimizer."""

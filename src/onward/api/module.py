@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,10 @@ from onward.runtime.module import TrainingModule, is_value
 class Module:
     """A model that trains: call it with inputs and targets.
 
+    Threads may share a module, and several modules a state. The results are those of some order, one call after the
+    other, though evaluations run side by side. `train` and `eval` hold for the thread that calls them, and for threads
+    that have called neither. Every module has gradients of its own; parameters and the seed are those of the state.
+
     Args:
         train_model_uri: the training model that `onward.artifacts.generate_artifacts` has written.
         state: its parameters; shared with the module, not copied.
@@ -25,8 +30,6 @@ class Module:
         seed: what Dropout and other random operators draw from, any integer of 64 bits; None keeps that of the state, 0
             in a new one. Seed and position are saved in checkpoints, so that training continues exactly where it was.
     """
-
-    training: bool
 
     def __init__(
         self,
@@ -41,7 +44,8 @@ class Module:
     ) -> None:
         if not isinstance(state, CheckpointState):
             raise TypeError(f"Module needs a CheckpointState, not {type(state).__name__}")
-        self.training = True
+        self._training = True
+        self._own = threading.local()
         self._state = state
         self._model = TrainingModule(
             train_model_uri, state._state, eval_model_uri, device=device, options=session_options, providers=providers
@@ -64,6 +68,15 @@ class Module:
         if not user_inputs or not all(map(is_value, user_inputs)):
             outputs = [output if isinstance(output, np.ndarray) else output.numpy() for output in outputs]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    @property
+    def training(self) -> bool:
+        """Whether calls from this thread train."""
+        return getattr(self._own, "training", self._training)
+
+    @training.setter
+    def training(self, mode: bool) -> None:
+        self._own.training = self._training = mode
 
     def train(self, mode: bool = True) -> Module:
         """Let calls train (or evaluate, if `mode` is False)."""

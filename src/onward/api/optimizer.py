@@ -17,7 +17,9 @@ class Optimizer:
         optimizer_uri: the optimizer model that `onward.artifacts.generate_artifacts` has written. That of a block of
             your own is run as it is: it takes the sequences `params` and `gradients`, one for each kind of state, and
             `learning_rate` and `step`, and returns `updated_params` and `updated_<state>`.
-        module: whose parameters. If its state was loaded with optimizer state, training continues from there.
+        module: whose parameters and gradients. If its state was loaded with optimizer state, training continues from
+            there. Optimizers of modules that share a state share the learning rate, the number of steps and what they
+            remember, because a checkpoint has one of each.
     """
 
     def __init__(self, optimizer_uri: str | os.PathLike[str], module: Module) -> None:
@@ -25,7 +27,7 @@ class Optimizer:
             raise TypeError(f"Optimizer needs a Module, not {type(module).__name__}")
         model = module._model
         self._module = module
-        self._optimizer = open_optimizer(optimizer_uri, model.state, options=model.options, providers=model.providers)
+        self._optimizer = open_optimizer(optimizer_uri, model, options=model.options, providers=model.providers)
 
     def step(self) -> None:
         """Update the parameters. Gradients stay as they are until they are reset."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import onnxruntime
 
 from onward.errors import InvalidModelError, OnwardError
 from onward.runtime import wire
+from onward.runtime.bound import BoundSession, Destinations, Output, UserInput
 from onward.runtime.session import (
     NUMPY_TYPES,
     default_options,
@@ -21,7 +23,7 @@ from onward.runtime.session import (
     type_name,
 )
 from onward.runtime.state import State
-from onward.runtime.tensors import FlatTensors, value_of
+from onward.runtime.tensors import value_of
 from onward.signature import METADATA_KEY, Role, Signature
 
 # What `onward.training.split` calls the nodes that add gradients up.
@@ -29,10 +31,6 @@ _ACCUMULATE = "accumulate/"
 # Frozen parameters beyond this size are handed to onnxruntime instead of being written into the model.
 _LARGE = 2**30
 _IN_MEMORY = "memory"
-
-UserInput = Any  # np.ndarray | onnxruntime.OrtValue | nested lists
-Output = Any  # onnxruntime.OrtValue | np.ndarray
-Destinations = Mapping[str, tuple[FlatTensors, str]]
 
 _NONE: Destinations = {}
 
@@ -54,8 +52,8 @@ class Graph:
     ) -> None:
         self.path = Path(path)
         self._state, self._options, self._providers = state, options, providers
-        self._session: onnxruntime.InferenceSession | None = None
-        self._bound_to: Destinations | None = None
+        self._bound: BoundSession | None = None
+        self._opening = threading.Lock()
         content = read_model(self.path, "model file")
         self.fixed = is_ort_format(content)
         self.accumulates = False  # whether the graph itself adds gradients up
@@ -140,10 +138,11 @@ class Graph:
             if has_files:
                 folder = self.path.parent
             content = model.serialize()
-        self._frozen_version = state.frozen_version
-        self._session = open_session(content, folder=folder, options=options, providers=self._providers)
-        self._inputs = {value.name: value for value in self._session.get_inputs()}
-        self._bind_state()
+        session = open_session(content, folder=folder, options=options, providers=self._providers)
+        parameters = dict.fromkeys(self.signature.input_names(Role.PARAMETER), state.trainable)
+        parameters |= dict.fromkeys(buffers, state.frozen)
+        self._bound = BoundSession(session, parameters, self.user_outputs)
+        self._version = state.version
 
     def _freeze(
         self, model: wire.WireModel, options: onnxruntime.SessionOptions | None
@@ -174,15 +173,6 @@ class Graph:
         if len(self.gradients) < len(gradients):
             model.prune()
 
-    def _bind_state(self) -> None:
-        assert self._session is not None
-        self._binding = self._session.io_binding()
-        self._bound_to = None
-        for role, tensors in ((Role.PARAMETER, self._state.trainable), (Role.BUFFER, self._state.frozen)):
-            for name in self.signature.input_names(role):
-                if name in self._inputs:
-                    self._binding.bind_ortvalue_input(name, tensors.ortvalue(name))
-
     def run(
         self,
         inputs: Sequence[UserInput],
@@ -192,78 +182,43 @@ class Graph:
         """Run once, with the inputs of the user in order; returns the outputs of the user.
 
         `destinations` says which tensors other outputs become, and is bound again only when it is another mapping;
-        `others` gives inputs that are neither the user's nor parameters.
+        `others` gives inputs that are neither the user's nor parameters. Any number of threads may be here at once, as
+        long as they do not write to the same destinations.
         """
-        if self._state.nominal:
-            raise OnwardError("The state is nominal: it has no values. Please load the model parameters first.")
-        if self._session is None or self._frozen_version != self._state.frozen_version:
-            if self._session is not None and self.fixed:
-                raise OnwardError(
-                    f"a frozen parameter was changed, but {str(self.path)!r} is in onnxruntime's own format, where "
-                    "frozen parameters are constants; use the .onnx file"
-                )
-            self._open(read_model(self.path, "model file"))
-        feeds = self._feeds(inputs)
+        bound = self._current()
+        feeds = self._feeds(bound, inputs)
         try:
-            if any(isinstance(value, np.ndarray) and value.dtype.kind in "OU" for value in feeds.values()):
-                return self._run_unbound(feeds, destinations or _NONE, others or {})
-            return self._run_bound(feeds, destinations or _NONE, others or {})
-        except OnwardError:
-            raise
+            return bound.run(feeds, destinations or _NONE, others or {})
         except Exception as error:  # onnxruntime's exceptions have no common base but this
             said = f"onnxruntime could not run {self.path.name!r}: {str(error).strip()}"
-            raise OnwardError(f"{said}{self._describe_targets(feeds)}") from error
+            raise OnwardError(f"{said}{self._describe_targets(bound, feeds)}") from error
 
-    def _describe_targets(self, feeds: Mapping[str, UserInput]) -> str:
+    def _current(self) -> BoundSession:
+        """The session over the state as it is now."""
+        self._state.require_values()
+        with self._opening:
+            if self._bound is None or self._version != self._state.version:
+                if self._bound is not None and self.fixed:
+                    raise OnwardError(
+                        f"a frozen parameter was changed, but {str(self.path)!r} is in onnxruntime's own format, where "
+                        "frozen parameters are constants; use the .onnx file"
+                    )
+                self._open(read_model(self.path, "model file"))
+            assert self._bound is not None
+            return self._bound
+
+    def _describe_targets(self, bound: BoundSession, feeds: Mapping[str, UserInput]) -> str:
         """What labels were given, for those who look for one that is no class."""
         said = ""
         for name in self.signature.input_names(Role.TARGET):
-            if name not in feeds or "int" not in self._inputs[name].type:
+            if name not in feeds or "int" not in bound.inputs[name].type:
                 continue
             array = feeds[name] if isinstance(feeds[name], np.ndarray) else feeds[name].numpy()
             if array.size:
                 said += f" ({name!r} was given with values from {array.min()} to {array.max()})"
         return said
 
-    def _run_bound(
-        self, feeds: Mapping[str, UserInput], destinations: Destinations, others: Mapping[str, onnxruntime.OrtValue]
-    ) -> list[Output]:
-        assert self._session is not None
-        binding = self._binding
-        for name, value in feeds.items():
-            if isinstance(value, np.ndarray):
-                if value.dtype.isbuiltin == 1:
-                    binding.bind_cpu_input(name, value)
-                else:  # bfloat16
-                    binding.bind_ortvalue_input(name, value_of(value))
-            else:
-                binding.bind_ortvalue_input(name, value)
-        for name, value in others.items():
-            binding.bind_ortvalue_input(name, value)
-        for name in self.user_outputs:
-            binding.bind_output(name)
-        if destinations is not self._bound_to:
-            for name, (tensors, key) in destinations.items():
-                binding.bind_ortvalue_output(name, tensors.ortvalue(key))
-            self._bound_to = destinations
-        self._session.run_with_iobinding(binding)
-        return list(binding.get_outputs()[: len(self.user_outputs)])
-
-    def _run_unbound(
-        self, feeds: Mapping[str, UserInput], destinations: Destinations, others: Mapping[str, onnxruntime.OrtValue]
-    ) -> list[Output]:
-        """The same with copies, because texts cannot be bound."""
-        assert self._session is not None
-        everything = {**feeds, **others}
-        for role, tensors in ((Role.PARAMETER, self._state.trainable), (Role.BUFFER, self._state.frozen)):
-            names = (name for name in self.signature.input_names(role) if name in self._inputs)
-            everything.update({name: tensors.ortvalue(name) for name in names})
-        results = self._session.run([*self.user_outputs, *destinations], everything)
-        for (tensors, key), array in zip(destinations.values(), results[len(self.user_outputs) :], strict=True):
-            tensors.assign(key, array)
-        return list(results[: len(self.user_outputs)])
-
-    def _feeds(self, inputs: Sequence[UserInput]) -> dict[str, UserInput]:
+    def _feeds(self, bound: BoundSession, inputs: Sequence[UserInput]) -> dict[str, UserInput]:
         if len(inputs) != len(self.user_inputs):
             raise OnwardError(
                 f"{self.path.name!r} takes {len(self.user_inputs)} inputs ({', '.join(self.user_inputs)}), but "
@@ -271,17 +226,17 @@ class Graph:
             )
         feeds = {}
         for name, value in zip(self.user_inputs, inputs, strict=True):
-            if name in self._inputs:  # a target that nothing uses is not an input of the session
-                feeds[name] = self._checked(name, value)
-        self._check_targets(feeds)
+            if name in bound.inputs:  # a target that nothing uses is not an input of the session
+                feeds[name] = _checked(bound.inputs[name], value)
+        self._check_targets(bound, feeds)
         return feeds
 
-    def _check_targets(self, feeds: Mapping[str, UserInput]) -> None:
+    def _check_targets(self, bound: BoundSession, feeds: Mapping[str, UserInput]) -> None:
         """See that targets have as many elements as there are predictions: onnxruntime would read beyond their end."""
         sizes: dict[str, tuple[str, int]] = {}
         for name, value in feeds.items():
             shape = value.shape if isinstance(value, np.ndarray) else value.shape()
-            for symbol, size in zip(self._inputs[name].shape or (), shape, strict=False):
+            for symbol, size in zip(bound.inputs[name].shape or (), shape, strict=False):
                 if not isinstance(symbol, str):
                     continue
                 other, expected = sizes.setdefault(symbol, (name, size))
@@ -290,35 +245,6 @@ class Graph:
                         f"input {name!r} has shape {list(shape)}, but {other!r} has {expected} as {symbol!r}; these "
                         "must be equal"
                     )
-
-    def _checked(self, name: str, value: UserInput) -> UserInput:
-        """An input as an array or OrtValue of the type and shape that the model takes."""
-        expected = self._inputs[name]
-        value = as_value(value)
-        if isinstance(value, onnxruntime.OrtValue):
-            kind, shape = value.data_type(), tuple(value.shape())
-        elif value is None:
-            raise OnwardError(f"input {name!r} is None, but the model needs it")
-        else:
-            wanted = NUMPY_TYPES.get(expected.type)
-            array = np.asarray(value)
-            if not array.dtype.isnative:
-                array = array.astype(array.dtype.newbyteorder("="))
-            if not isinstance(value, np.ndarray) and wanted is not None and _is_plain(array, wanted):
-                array = array.astype(wanted)  # numbers of Python have no type of their own
-            if expected.type == "tensor(string)" and array.dtype.kind in "OSUT":
-                array = array.astype(str) if array.dtype.kind in "ST" else array
-                kind = expected.type
-            else:
-                kind = type_name(array.dtype)
-            value = np.ascontiguousarray(array).reshape(array.shape)
-            shape = value.shape
-        if kind != expected.type:
-            hint = f"; convert it with .astype(np.{NUMPY_TYPES[expected.type]})" if expected.type in NUMPY_TYPES else ""
-            raise OnwardError(f"input {name!r} must be {expected.type}, not {kind}{hint}")
-        if expected.shape is not None and not _fits(shape, expected.shape):
-            raise OnwardError(f"input {name!r} must have shape {expected.shape}, not {list(shape)}")
-        return value
 
 
 def gradient_name(parameter: str) -> str:
@@ -335,6 +261,36 @@ def as_value(value: Any) -> Any:
 def is_value(value: Any) -> bool:
     """Whether this is a tensor of onnxruntime."""
     return isinstance(as_value(value), onnxruntime.OrtValue)
+
+
+def _checked(expected: Any, value: UserInput) -> UserInput:
+    """An input as an array or OrtValue of the type and shape that the model takes."""
+    name = expected.name
+    value = as_value(value)
+    if isinstance(value, onnxruntime.OrtValue):
+        kind, shape = value.data_type(), tuple(value.shape())
+    elif value is None:
+        raise OnwardError(f"input {name!r} is None, but the model needs it")
+    else:
+        wanted = NUMPY_TYPES.get(expected.type)
+        array = np.asarray(value)
+        if not array.dtype.isnative:
+            array = array.astype(array.dtype.newbyteorder("="))
+        if not isinstance(value, np.ndarray) and wanted is not None and _is_plain(array, wanted):
+            array = array.astype(wanted)  # numbers of Python have no type of their own
+        if expected.type == "tensor(string)" and array.dtype.kind in "OSUT":
+            array = array.astype(str) if array.dtype.kind in "ST" else array
+            kind = expected.type
+        else:
+            kind = type_name(array.dtype)
+        value = np.ascontiguousarray(array).reshape(array.shape)
+        shape = value.shape
+    if kind != expected.type:
+        hint = f"; convert it with .astype(np.{NUMPY_TYPES[expected.type]})" if expected.type in NUMPY_TYPES else ""
+        raise OnwardError(f"input {name!r} must be {expected.type}, not {kind}{hint}")
+    if expected.shape is not None and not _fits(shape, expected.shape):
+        raise OnwardError(f"input {name!r} must have shape {expected.shape}, not {list(shape)}")
+    return value
 
 
 def _fits(shape: Sequence[int], expected: Sequence[Any]) -> bool:

@@ -11,20 +11,23 @@ import numpy as np
 import onnxruntime
 
 from onward.errors import OnwardError
+from onward.runtime.bound import Output, UserInput
 from onward.runtime.device import choose
 from onward.runtime.export import export_for_inference
-from onward.runtime.graph import Graph, Output, UserInput, as_value, gradient_name, is_value
+from onward.runtime.graph import Graph, as_value, gradient_name, is_value
 from onward.runtime.state import RandomState, State
 from onward.runtime.tensors import FlatTensors, value_of
 from onward.signature import Role
-
-_NOMINAL = "The state is nominal: it has no values. Please load the model parameters first."
 
 __all__ = ["TrainingModule", "UserInput", "is_value"]
 
 
 class TrainingModule:
-    """A training and an evaluation graph over one state."""
+    """A training and an evaluation graph over one state.
+
+    Any number of threads may use it, and other modules of the same state: evaluations run side by side, everything that
+    changes something runs alone.
+    """
 
     def __init__(
         self,
@@ -39,23 +42,40 @@ class TrainingModule:
         self.device, self.providers = choose(device, providers)
         self.options = options
         self.state = state
-        state.move(self.device)
-        self.training = Graph(training, state, options, self.providers)
-        self.evaluation = None if evaluation is None else Graph(evaluation, state, options, self.providers)
-        self._check_complete()
         self.accumulating = False
+        self._parameters: FlatTensors | None = None  # those that the gradients belong to
         self._gradients: FlatTensors | None = None
         self._extra: FlatTensors | None = None
         self._reset = np.ones(1, np.bool_)
-        self._bind_random()
-        if not state.nominal:
-            self._allocate_gradients()
+        with state.access.exclusive():
+            state.move(self.device)
+            self.training = Graph(training, state, options, self.providers)
+            self.evaluation = None if evaluation is None else Graph(evaluation, state, options, self.providers)
+            self._check_complete()
+            self._bind_random()
+            if not state.nominal:
+                state.gradients = self.gradients
 
     @property
     def gradients(self) -> FlatTensors:
-        if self._gradients is None:
-            raise OnwardError(_NOMINAL)
+        """Those of this module, over the state as it is now; zeros until the first training step."""
+        self._require_state()
+        if self._gradients is None or self._parameters is not self.state.trainable:
+            self._parameters = self.state.trainable
+            self._gradients, self._extra = self.state.trainable.zeros_like(), None
+            self._destinations = self._write_to(self._gradients)
+            self.accumulating = False
         return self._gradients
+
+    def _require_state(self) -> None:
+        """See that there are parameters, where this module can use them."""
+        self.state.require_values()
+        place = self.state.trainable.device
+        if place != self.device:
+            raise OnwardError(
+                f"the parameters are on {place}, where another module has moved them, but this module is on "
+                f"{self.device}: modules that share a state have to be on one device"
+            )
 
     def _check_complete(self) -> None:
         signature = self.training.signature
@@ -67,12 +87,6 @@ class TrainingModule:
                 "checkpoint; they were not generated together"
             )
 
-    def _allocate_gradients(self) -> None:
-        """A module has gradients of its own; the state shows those of the latest."""
-        self._gradients = self.state.gradients = self.state.trainable.zeros_like()
-        self._extra = None
-        self._destinations = self._write_to(self._gradients)
-
     def _write_to(self, gradients: FlatTensors) -> dict[str, tuple[FlatTensors, str]]:
         """Where the outputs of the training graph go."""
         graph, links = self.training, self.training.signature.links
@@ -83,29 +97,30 @@ class TrainingModule:
 
     def train_step(self, inputs: Sequence[UserInput]) -> list[Output]:
         """Run forward and backward; gradients replace the old ones, or add to them since the last `reset`."""
-        if self._gradients is None:
-            raise OnwardError(_NOMINAL)
-        random = self._draw()
-        if self.training.accumulates:
-            outputs = self.training.run(inputs, self._destinations, {**random, **self._accumulation(inputs)})
-        elif self.accumulating:
-            if self._extra is None:
-                self._extra = self._gradients.zeros_like()
-                self._extra_destinations = self._write_to(self._extra)
-            outputs = self.training.run(inputs, self._extra_destinations, random)
-            self._gradients.add(self._extra)
-        else:
-            outputs = self.training.run(inputs, self._destinations, random)
-        self.accumulating = True
-        if random:
-            self.state.random.passes += 1
-        return outputs
+        with self.state.access.exclusive():
+            gradients, random = self.gradients, self._draw()
+            if self.training.accumulates:
+                outputs = self.training.run(inputs, self._destinations, {**random, **self._accumulation(inputs)})
+            elif self.accumulating:
+                if self._extra is None:
+                    self._extra = gradients.zeros_like()
+                    self._extra_destinations = self._write_to(self._extra)
+                outputs = self.training.run(inputs, self._extra_destinations, random)
+                gradients.add(self._extra)
+            else:
+                outputs = self.training.run(inputs, self._destinations, random)
+            self.accumulating = True
+            self.state.gradients = gradients
+            if random:
+                self.state.random.passes += 1
+            return outputs
 
     def seed(self, seed: int) -> None:
         """Let the random operators of the training graph draw from another seed, from the beginning."""
         if not isinstance(seed, (int, np.integer)) or not -(2**63) <= seed < 2**63:
             raise OnwardError(f"a seed is an integer of 64 bits, not {seed!r}")
-        self.state.random = RandomState(int(seed))
+        with self.state.access.exclusive():
+            self.state.random = RandomState(int(seed))
 
     def _bind_random(self) -> None:
         """What a training graph that draws takes for that: scalars that `_draw` sets."""
@@ -141,7 +156,9 @@ class TrainingModule:
         """Run the evaluation graph."""
         if self.evaluation is None:
             raise OnwardError("Evaluation session not initialized. Give the module an evaluation model.")
-        return self.evaluation.run(inputs)
+        with self.state.access.shared():
+            self._require_state()
+            return self.evaluation.run(inputs)
 
     def reset(self) -> None:
         """Let the next training step replace the gradients."""
@@ -160,9 +177,9 @@ class TrainingModule:
 
     def parameters_as_buffer(self, trainable_only: bool) -> onnxruntime.OrtValue:
         """A copy of all parameters, one after the other."""
-        if self.state.nominal:
-            raise OnwardError(_NOMINAL)
-        arrays = [self.state.tensor(name).reshape(-1) for name in self.parameter_names(trainable_only)]
+        with self.state.access.shared():
+            self.state.require_values()
+            arrays = [np.array(self.state.tensor(name)).reshape(-1) for name in self.parameter_names(trainable_only)]
         kinds = {array.dtype for array in arrays}
         if len(kinds) > 1:
             raise OnwardError(
@@ -174,7 +191,11 @@ class TrainingModule:
         flat = np.concatenate(arrays)
         if flat.dtype.name == "bfloat16":
             return value_of(flat)
-        return onnxruntime.OrtValue.ortvalue_from_numpy(flat, self.device.ort_name, self.device.index)
+        # In memory of its own: what `.numpy()` of one over `flat` returns does not keep that alive.
+        place = self.device.ort_name, self.device.index
+        buffer = onnxruntime.OrtValue.ortvalue_from_shape_and_type([flat.size], flat.dtype, *place)
+        buffer.update_inplace(flat)
+        return buffer
 
     def parameters_from_buffer(self, buffer: Any, trainable_only: bool) -> None:
         """Copy parameters from an array or OrtValue with all of them, one after the other."""
@@ -200,21 +221,22 @@ class TrainingModule:
             end = start + math.prod(shape)
             arrays[name] = flat[start:end].reshape(shape)
             start = end
-        if self.state.nominal:
-            self.state.complete(arrays, self.device)
-            self._allocate_gradients()
-            return
-        for name, array in arrays.items():
-            if name in self.state.trainable or not np.array_equal(self.state.tensor(name), array):
-                self.state.assign(name, array)
+        with self.state.access.exclusive():
+            if self.state.nominal:
+                self.state.complete(arrays, self.device)
+                self.state.gradients = self.gradients
+                return
+            for name, array in arrays.items():
+                if name in self.state.trainable or not np.array_equal(self.state.tensor(name), array):
+                    self.state.assign(name, array)
 
     def export(self, path: str | os.PathLike[str], outputs: Sequence[str]) -> None:
         """Write a model for inference with the current parameters."""
         if self.evaluation is None:
             raise OnwardError("Eval model was not provided. Cannot export a model for inferencing.")
-        if self.state.nominal:
-            raise OnwardError(_NOMINAL)
-        export_for_inference(self.evaluation.path, self.state, path, outputs, self.options)
+        with self.state.access.shared():
+            self.state.require_values()
+            export_for_inference(self.evaluation.path, self.state, path, outputs, self.options)
 
     def _shape(self, name: str) -> tuple[int, ...]:
         shape = self.state.type_of(name).shape

@@ -4,28 +4,49 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any
+from operator import is_not
+from typing import Any, Protocol
 
 import numpy as np
 import onnxruntime
 
 from onward.errors import OnwardError
 from onward.plan import GRAD_SCALE, GRADIENT, LEARNING_RATE, PARAMETER, SLOT, STEP, UpdatePlan
+from onward.runtime.access import Access
 from onward.runtime.kernels import Binder, Run
 from onward.runtime.state import OptimizerState, State
 from onward.runtime.tensors import FlatTensors
 
 
-class Steps(ABC):
-    """Steps of one optimizer over one state."""
+class Trained(Protocol):
+    """What an optimizer belongs to: a module, in short."""
 
-    def __init__(self, plan: UpdatePlan, state: State) -> None:
-        self.plan, self._state = plan, state
-        if state.optimizer is None:
-            rate = plan.learning_rate
-            state.optimizer = OptimizerState(learning_rate=rate, initial_learning_rate=rate)
-        if not state.nominal:
-            _match(plan, state)
+    @property
+    def state(self) -> State: ...
+
+    @property
+    def gradients(self) -> FlatTensors: ...
+
+
+class Steps(ABC):
+    """Steps of one optimizer, from the gradients of one module.
+
+    A state has one optimizer state, and so has a checkpoint: optimizers of modules that share a state share the slots,
+    the number of steps and the learning rate.
+    """
+
+    def __init__(self, plan: UpdatePlan, module: Trained) -> None:
+        self.plan, self._module, self._state = plan, module, module.state
+        with self.access.exclusive():
+            if self._state.optimizer is None:
+                rate = plan.learning_rate
+                self._state.optimizer = OptimizerState(learning_rate=rate, initial_learning_rate=rate)
+            if not self._state.nominal:
+                _match(plan, self._state)
+
+    @property
+    def access(self) -> Access:
+        return self._state.access
 
     @property
     def state(self) -> OptimizerState:
@@ -33,13 +54,10 @@ class Steps(ABC):
         return self._state.optimizer
 
     def step(self) -> None:
-        """Update the parameters from the gradients."""
-        if self._state.nominal:
-            raise OnwardError("The state is nominal: it has no values. Please load the model parameters first.")
-        if self._state.gradients is None:
-            raise OnwardError("there are no gradients yet: create a module for this state and run a training step")
-        self._update(self._state.gradients)
-        self.state.step += 1
+        """Update the parameters from the gradients of the module."""
+        with self.access.exclusive():
+            self._update(self._module.gradients)
+            self.state.step += 1
 
     @abstractmethod
     def _update(self, gradients: FlatTensors) -> None:
@@ -56,18 +74,19 @@ class TrainingOptimizer(Steps):
     def __init__(
         self,
         plan: UpdatePlan,
-        state: State,
+        module: Trained,
         *,
         options: onnxruntime.SessionOptions | None = None,
         providers: Sequence[Any] = ("CPUExecutionProvider",),
     ) -> None:
         planned = {name for kernel in plan.kernels for name in kernel.parameters}
-        if planned != set(state.trainable_names):
+        trainable = module.state.trainable_names
+        if planned != set(trainable):
             raise OnwardError(
                 f"the optimizer updates {_listed(planned)}, but the checkpoint has the trainable parameters "
-                f"{_listed(state.trainable_names)}; they were not generated together"
+                f"{_listed(trainable)}; they were not generated together"
             )
-        super().__init__(plan, state)
+        super().__init__(plan, module)
         self._options, self._providers = options, providers
         self._rate, self._step = np.zeros((), np.float32), np.zeros((), np.int64)
         self._scale = np.ones((), np.float32)
@@ -76,11 +95,12 @@ class TrainingOptimizer(Steps):
             STEP: onnxruntime.OrtValue.ortvalue_from_numpy(self._step),
             GRAD_SCALE: onnxruntime.OrtValue.ortvalue_from_numpy(self._scale),
         }
-        self._bound_to: FlatTensors | None = None
+        self._bound_to: list[FlatTensors] = []
         self._runs: list[Run] = []
 
     def _update(self, gradients: FlatTensors) -> None:
-        if self._bound_to is not gradients:
+        bound = [self._state.trainable, gradients, *self.state.slots.values()]
+        if len(bound) != len(self._bound_to) or any(map(is_not, bound, self._bound_to)):
             self._bind(gradients)
         self._rate[...] = self.state.learning_rate
         self._step[...] = self.state.step + 1
@@ -92,7 +112,7 @@ class TrainingOptimizer(Steps):
         slots = {f"{SLOT}{name}": tensors for name, tensors in self.state.slots.items()}
         tensors = {PARAMETER: self._state.trainable, GRADIENT: gradients, **slots}
         self._runs = Binder(self.plan, tensors, self._scalars, self._options, self._providers).runs()
-        self._bound_to = gradients
+        self._bound_to = list(tensors.values())
 
 
 def _match(plan: UpdatePlan, state: State) -> None:
@@ -107,7 +127,7 @@ def _match(plan: UpdatePlan, state: State) -> None:
     if set(found.slots) != set(plan.slots):
         raise OnwardError(
             f"the checkpoint holds the optimizer state {_listed(found.slots)}, but optimizer {plan.optimizer!r} needs "
-            f"{_listed(plan.slots)}: it was saved by another optimizer"
+            f"{_listed(plan.slots)}: it was saved by another optimizer, or another one was made for the same state"
         )
     # In the order of the plan and in the layout of the parameters, because kernels run over flat chunks of all of them.
     found.slots = {name: _laid_out(found.slots[name], state.trainable) for name in plan.slots}

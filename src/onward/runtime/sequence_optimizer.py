@@ -11,9 +11,9 @@ import onnxruntime
 
 from onward.errors import InvalidModelError, OnwardError
 from onward.plan import METADATA_KEY, SlotPlan, UpdatePlan
-from onward.runtime.optimizer import Steps, TrainingOptimizer
+from onward.runtime.optimizer import Steps, Trained, TrainingOptimizer
 from onward.runtime.session import NUMPY_TYPES, metadata_of, open_session, read_model
-from onward.runtime.state import DEFAULT_LEARNING_RATE, State
+from onward.runtime.state import DEFAULT_LEARNING_RATE
 from onward.runtime.tensors import FlatTensors
 
 # What onnxruntime-training calls the inputs of optimizer models.
@@ -23,7 +23,7 @@ _UPDATED = "updated_"
 
 def open_optimizer(
     path: str | os.PathLike[str],
-    state: State,
+    module: Trained,
     *,
     options: onnxruntime.SessionOptions | None = None,
     providers: Sequence[Any] = ("CPUExecutionProvider",),
@@ -33,7 +33,7 @@ def open_optimizer(
     metadata = metadata_of(content)
     if METADATA_KEY in metadata:
         plan = UpdatePlan.from_json(metadata[METADATA_KEY])
-        return TrainingOptimizer(plan, state, options=options, providers=providers)
+        return TrainingOptimizer(plan, module, options=options, providers=providers)
     try:
         session = open_session(content, options=options, providers=providers)
     except InvalidModelError as error:
@@ -42,7 +42,7 @@ def open_optimizer(
             "onward.artifacts.generate_artifacts(..., optimizer=...); optimizer models of onnxruntime-training need "
             f"that package's operators. ({error})"
         ) from error
-    return SequenceOptimizer(str(path), session, state)
+    return SequenceOptimizer(str(path), session, module)
 
 
 class SequenceOptimizer(Steps):
@@ -53,7 +53,7 @@ class SequenceOptimizer(Steps):
     `updated_<slot>`, or the same in this order under any names; others are not looked at.
     """
 
-    def __init__(self, path: str, session: onnxruntime.InferenceSession, state: State) -> None:
+    def __init__(self, path: str, session: onnxruntime.InferenceSession, module: Trained) -> None:
         self._path, self._session = path, session
         inputs = {value.name: value for value in session.get_inputs()}
         sequences = [name for name, value in inputs.items() if value.type.startswith("seq(")]
@@ -69,7 +69,7 @@ class SequenceOptimizer(Steps):
         self._results = self._find_results()
         name = session.get_modelmeta().graph_name or "custom"
         slots = {slot: SlotPlan(initial=0.0, scale=1.0) for slot in self._slots}
-        super().__init__(UpdatePlan(name, DEFAULT_LEARNING_RATE, False, slots, ()), state)
+        super().__init__(UpdatePlan(name, DEFAULT_LEARNING_RATE, False, slots, ()), module)
 
     def _find_results(self) -> list[str]:
         """The outputs that replace the parameters and each slot."""

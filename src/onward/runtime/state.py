@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from onward.errors import OnwardError
+from onward.runtime.access import Access
 from onward.runtime.device import HOST, Device
 from onward.runtime.tensors import FlatTensors
 
@@ -67,6 +68,9 @@ class State:
 
     A *nominal* state knows the names and types of its parameters but not their values; it becomes a full one when all
     of them are given at once (as in federated learning, where the server sends them).
+
+    Several modules and threads may share one. Whoever reads or changes it from outside of `runtime` holds `access`;
+    modules and optimizers do so by themselves.
     """
 
     def __init__(
@@ -87,9 +91,12 @@ class State:
         self.properties: dict[str, Property] = dict(properties or {})
         self.optimizer = optimizer
         self.random = RandomState() if random is None else random
+        # Those of the module that trained last: every module has its own.
         self.gradients: FlatTensors | None = None
-        # Frozen parameters are constants of the sessions: whoever changes one makes the sessions stale.
-        self.frozen_version = 0
+        self.access = Access()
+        # Sessions are opened over the buffers of the state, and frozen parameters are constants of theirs: whoever
+        # replaces a buffer or changes a constant makes them stale.
+        self.version = 0
         # Those of them that sessions hold as constants, so that writing through a view would change nothing.
         self.constants: set[str] = set()
 
@@ -109,6 +116,10 @@ class State:
     @property
     def nominal(self) -> bool:
         return self.declared is not None
+
+    def require_values(self) -> None:
+        if self.nominal:
+            raise OnwardError("The state is nominal: it has no values. Please load the model parameters first.")
 
     @property
     def trainable_names(self) -> list[str]:
@@ -145,7 +156,7 @@ class State:
             raise OnwardError(f"Parameter data type mismatch. Expected: {dtype}, Got: {array.dtype} ({name!r})")
         tensors.assign(name, array)
         if name in self.constants:
-            self.frozen_version += 1
+            self.version += 1
 
     def complete(self, arrays: Mapping[str, np.ndarray], device: Device = HOST) -> None:
         """Give a nominal state its values."""
@@ -153,6 +164,7 @@ class State:
         self.trainable = FlatTensors.holding({name: arrays[name] for name in trainable}, device)
         self.frozen = FlatTensors.holding({name: arrays[name] for name in frozen}, device)
         self.declared = None
+        self.version += 1
 
     def move(self, device: Device) -> None:
         """Hold all tensors on a device."""
@@ -161,6 +173,7 @@ class State:
         self.trainable = FlatTensors.holding(self.trainable, device)
         self.frozen = FlatTensors.holding(self.frozen, device)
         self.gradients = None
+        self.version += 1
         if self.optimizer is not None:
             slots = self.optimizer.slots
             self.optimizer.slots = {name: FlatTensors.holding(slot, device) for name, slot in slots.items()}
