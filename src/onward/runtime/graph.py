@@ -131,7 +131,7 @@ class Graph:
         else:
             model = self._parse(content)
             has_files = model.check_files(self.path.parent)
-            self.accumulates = not state.trainable.device.is_host
+            self.accumulates = not state.trainable.device.is_host or not self._names_gradients(model)
             if not self.accumulates:
                 self._leave_accumulation_to_the_state(model)
             options = self._freeze(model, options)
@@ -160,6 +160,14 @@ class Graph:
         for name, array in stale.items():
             model.freeze_elsewhere(name, array, _IN_MEMORY)
         return options
+
+    def _names_gradients(self, model: wire.WireModel) -> bool:
+        """Whether gradients are there without the nodes that add them up; other tools may have rewritten the file."""
+        outputs = self.signature.output_names(Role.GRADIENT)
+        sums = {name for node in model.nodes if node.name.startswith(_ACCUMULATE) for name in node.outputs}
+        made = {name for node in model.nodes for name in node.outputs} - sums
+        wanted = [gradient_name(self.signature.links[name]) for name in outputs]
+        return sums.issuperset(outputs) and all(name in made and name in model.value_info for name in wanted)
 
     def _leave_accumulation_to_the_state(self, model: wire.WireModel) -> None:
         gradients = self.signature.output_names(Role.GRADIENT)

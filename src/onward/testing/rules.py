@@ -102,7 +102,7 @@ def check_gradient(
 ) -> None:
     """Compare `onward.gradient` of a float64 model with central differences, and the gradient of that in turn."""
     run = run or run_on_reference
-    outputs = list(of) if of is not None else _floating_outputs(model)
+    outputs = list(of) if of is not None else floating_outputs(model)
     first = gradient(model, wrt=wrt, of=outputs)
     check_model(first)
     weights = _cotangents(first, model, run(model, feeds), seed=0)
@@ -181,6 +181,7 @@ def run_on_runtime(model: onnx.ModelProto, feeds: Feeds) -> dict[str, np.ndarray
 def _session(model: bytes) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    options.intra_op_num_threads = 1  # threads of a small model only wait
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
@@ -241,7 +242,7 @@ def _is_float(x: np.ndarray | None) -> bool:
     return x is not None and np.issubdtype(np.asarray(x).dtype, np.floating)
 
 
-def _floating_outputs(model: onnx.ModelProto) -> list[str]:
+def floating_outputs(model: onnx.ModelProto) -> list[str]:
     floating = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
     return [output.name for output in model.graph.output if output.type.tensor_type.elem_type in floating]
 
@@ -311,7 +312,7 @@ def _gradients(
     of: Collection[int] | None,
     run: Callable[[onnx.ModelProto, Feeds], dict[str, np.ndarray]],
 ) -> Feeds:
-    outputs = _floating_outputs(model) if of is None else [f"y{i}" for i in of]
+    outputs = floating_outputs(model) if of is None else [f"y{i}" for i in of]
     differentiated = gradient(model, wrt=names, of=outputs)
     forward = run(model, feeds)
     # An output of one element has cotangent 1 where its shape is known, so also where it is not.

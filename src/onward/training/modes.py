@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from onward.graph.builder import Builder
 from onward.graph.finish import publish, to_input
-from onward.graph.nodes import attribute, input_at
+from onward.graph.nodes import attribute, input_at, is_used, take_over
 from onward.graph.opsets import NeedsOpsetError
 
 UPDATED = ".updated"  # what running statistics are called after the step
@@ -20,6 +20,13 @@ def trains_batch_statistics(node: ir.Node, opset: int) -> bool:
     if opset < 14:
         return len(node.outputs) > 1  # then, the number of outputs said so
     return bool(attribute(node, "training_mode", 0))
+
+
+def running_statistics(graph: ir.Graph, opset: int) -> set[ir.Value]:
+    """The stored statistics that training BatchNormalizations change."""
+    layers = [node for node in graph if trains_batch_statistics(node, opset)]
+    found = (input_at(node, index) for node in layers for index in (3, 4))
+    return {value for value in found if value is not None and value.is_initializer()}
 
 
 def update_running_statistics(op: Builder) -> dict[str, str]:
@@ -61,8 +68,20 @@ def switch_to_evaluation(model: ir.Model) -> None:
         elif trains_batch_statistics(node, opset):
             if opset >= 14:
                 node.attributes["training_mode"] = ir.AttrInt64("training_mode", 0)
+            _keep_statistics(node)
             # In evaluation the operator has one output; exporters list three.
             node.resize_outputs(1)
+
+
+def _keep_statistics(node: ir.Node) -> None:
+    """Let those who use the new statistics of a normalisation use the old ones, which evaluation does not change."""
+    graph = node.graph
+    assert graph is not None
+    for old, new in zip(node.inputs[3:5], node.outputs[1:3], strict=False):
+        if old is not None and is_used(new):
+            same = ir.node("Identity", [old], name=f"{node.name}/{new.name}")
+            graph.insert_after(node, same)
+            take_over(new, same.outputs[0])
 
 
 def keep_empty_training_mode(model: onnx.ModelProto) -> None:

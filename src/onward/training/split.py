@@ -23,13 +23,18 @@ from onward.graph.builder import Builder
 from onward.graph.finish import finish, fix_defaults, make_way, publish, to_input
 from onward.graph.parameters import parameters as parameters_of
 from onward.graph.prepare import ModelLike, load, prepare
-from onward.graph.shapes import is_floating, static_shape, static_size
+from onward.graph.shapes import dims, is_floating, static_shape, static_size
 from onward.graph.upgrade import in_lowest_opset, upgrade
 from onward.signature import METADATA_KEY, Role, Signature
 from onward.training.forms import choose_forms
 from onward.training.labels import check_labels
 from onward.training.lowering import lower
-from onward.training.modes import keep_empty_training_mode, switch_to_evaluation, update_running_statistics
+from onward.training.modes import (
+    keep_empty_training_mode,
+    running_statistics,
+    switch_to_evaluation,
+    update_running_statistics,
+)
 from onward.training.order import write_in_order_of_use
 from onward.training.randomness import draw_explicitly
 
@@ -110,19 +115,13 @@ def _split(forward: ir.Model, names: list[str], frozen: set[str], targets: set[s
     for name in parameters:
         to_input(graph.initializers[name])
     make_way(op, [f"{name}{suffix}" for name in wanted for suffix in (GRADIENT, BUFFER, ACCUMULATED)])
-    buffers = {_add_buffer(graph, value): gradient for value, gradient in gradients.items()}
-    reset = ir.Value(name=RESET, type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([1]))
-    graph.inputs.append(reset)
+    for name, gradient in zip(wanted, gradients.values(), strict=True):
+        publish(gradient, f"{name}{GRADIENT}", graph)
+    lower(op, nodes)
+    _accumulate(op, list(gradients))
     for value in [value for value in graph.inputs if value.name in random]:  # the inputs of the original come first
         graph.inputs.remove(value)
         graph.inputs.append(value)
-    named: set[ir.Value] = set()
-    for name, (buffer, gradient) in zip(wanted, buffers.items(), strict=True):
-        own = _name_gradient(op, gradient, name, named)
-        with op.scope(f"{ACCUMULATE_SCOPE}/{name}"):
-            total = op.Where(reset, own, op.Add(buffer, own))
-        total.shape = buffer.shape
-        publish(total, f"{name}{ACCUMULATED}", graph)
 
     stateful = {*parameters, *statistics.values(), *frozen}
     kept = [value for value in initializers.values() if value.name in stateful]
@@ -146,7 +145,6 @@ def _split(forward: ir.Model, names: list[str], frozen: set[str], targets: set[s
         initial={name: 0 for name, role in random.items() if role is Role.SEED},
     )
     model.metadata_props[METADATA_KEY] = signature.to_json()
-    lower(op, nodes)
     write_in_order_of_use(model)
     return SplitModels(
         training=finish(model),
@@ -169,19 +167,25 @@ def _evaluation(
     return proto
 
 
-def _add_buffer(graph: ir.Graph, value: ir.Value) -> ir.Value:
-    buffer = ir.Value(name=f"{value.name}{BUFFER}", type=value.type, shape=value.shape)
-    graph.inputs.append(buffer)
-    return buffer
+def _accumulate(op: Builder, values: Sequence[ir.Value]) -> None:
+    """Put sums with buffers in the place of gradients, the last outputs of the graph.
 
-
-def _name_gradient(op: Builder, gradient: ir.Value, name: str, named: set[ir.Value]) -> ir.Value:
-    """Call a gradient `<name>_grad`; one that several parameters share, or that is a constant, is copied first."""
-    if gradient.producer() is None or gradient in named or gradient.is_graph_output():
-        gradient = op.Identity(gradient)
-    gradient.name = f"{name}{GRADIENT}"
-    named.add(gradient)
-    return gradient
+    Last of all, so that nothing rewrites the gradients after they have their names: runtimes that leave the sums out
+    (`onward.runtime`) look for those.
+    """
+    graph = op.graph
+    first = len(graph.outputs) - len(values)
+    gradients = [graph.outputs.pop(first) for _ in values]
+    buffers = [ir.Value(name=f"{value.name}{BUFFER}", type=value.type, shape=value.shape) for value in values]
+    reset = ir.Value(name=RESET, type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([1]))
+    graph.inputs.extend([*buffers, reset])
+    for value, buffer, gradient in zip(values, buffers, gradients, strict=True):
+        with op.scope(f"{ACCUMULATE_SCOPE}/{value.name}"):
+            # The flag has one axis, as in the original, which a number has not.
+            chosen = op.Reshape(reset, []) if dims(value) == () else reset
+            total = op.Where(chosen, gradient, op.Add(buffer, gradient))
+        total.shape = buffer.shape
+        publish(total, f"{value.name}{ACCUMULATED}", graph)
 
 
 def _tensors(values: Iterable[ir.Value]) -> dict[str, ir.TensorProtocol]:
@@ -224,6 +228,13 @@ def _check_trainable(
     integers = [name for name in trainable if not is_floating(known[name])]
     if integers:
         raise NotDifferentiableError(f"{_quoted(integers)} cannot be trained: not floating point")
+    statistics = running_statistics(graph, model.opset_imports[""])
+    running = [name for name in trainable if known[name] in statistics]
+    if running:
+        raise OnwardError(
+            f"{_quoted(running)} cannot be trained: BatchNormalization in training computes it from the data. Leave it "
+            "out of requires_grad."
+        )
     targets, loss = [known[name] for name in trainable], graph.outputs[0]
     _, carrying = differentiable_path(graph, targets, [loss])
     unreached = [value.name or "" for value in targets if value not in carrying]

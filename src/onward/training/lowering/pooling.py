@@ -58,6 +58,7 @@ def _pool_of(node: ir.Node) -> ir.Node | None:
     if len(kernel) != 2 or sizes is None or counts is None or x.dtype != ir.DataType.FLOAT:
         return None
     apart = list(attribute(pool, "strides", (1, 1))) == kernel and attribute(pool, "dilations", (1, 1)) == (1, 1)
-    # With as many windows as fit exactly, there is no padding either.
+    # Padding may move windows and leave a rest of the image out, so that as many as would fit say nothing about it.
+    apart = apart and not any(attribute(pool, "pads", (0,)))
     tile = apart and [count * size for count, size in zip(counts, kernel, strict=True)] == sizes
     return pool if tile and kernel[0] * sizes[1] <= _WIDEST_BAND else None
