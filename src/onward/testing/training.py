@@ -7,12 +7,11 @@ of what is named, and compares both ways to train, separate graphs and the singl
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
 from onward import optim
@@ -23,7 +22,7 @@ from onward.graph.prepare import prepare
 from onward.signature import METADATA_KEY, Role, Signature
 from onward.testing.rules import Feeds, floating_outputs, run_on_runtime
 from onward.training.split import split
-from onward.training.step import training_step
+from onward.training.step import step_model
 
 # What is known of a model. Forms ask for sizes and for constants, so each shows them other ones.
 #   static: parameters are initializers, as are settings; all sizes are known;
@@ -91,15 +90,8 @@ def by_gradient(subject: Subject) -> Feeds:
 def by_split(subject: Subject) -> Feeds:
     """The same by the training graph of `onward.artifacts`: gradients replace what is in their buffers."""
     made = split(subject.model, trainable=_reached(subject)).training
-    signature, feeds = _signature(made), dict(subject.feeds)
-    for name, role in signature.inputs.items():
-        if role is Role.GRADIENT:
-            feeds[name] = np.full_like(subject.weights[signature.links[name]], np.nan)
-        elif role is Role.RESET:
-            feeds[name] = np.array([True])
-        elif role in (Role.PARAMETER, Role.BUFFER):
-            feeds[name] = subject.weights[name]
-    results = run_on_runtime(made, feeds)
+    signature = _signature(made)
+    results = run_on_runtime(made, _first_feeds(made, subject))
     for name in signature.output_names(Role.GRADIENT):
         results[f"{signature.links[name]}_grad"] = results.pop(name)
     return results
@@ -109,24 +101,32 @@ def by_step(subject: Subject) -> Feeds:
     """The same by the single step: after the first one, momentum is the gradient."""
     recipe = optim.sgd(1.0, momentum=0.5)
     (slot,) = recipe.slots
-    made = training_step(subject.model, None, recipe, trainable=list(subject.parameters.values()))
-    signature, feeds = _signature(made), dict(subject.feeds)
-    for name, role in signature.inputs.items():
-        if role in (Role.PARAMETER, Role.BUFFER):
-            feeds[name] = subject.weights[name]
-        elif role is Role.SLOT:
-            feeds[name] = np.zeros_like(subject.weights[signature.links[name]])
-        elif role is Role.LEARNING_RATE:
-            feeds[name] = np.array(1, np.float32)
-        elif role is Role.STEP:
-            feeds[name] = np.array(1)
-    results = run_on_runtime(made, feeds)
+    forward = prepare(subject.model, keep=custom_operators())
+    made = step_model(forward, None, recipe, trainable=list(subject.parameters.values()))
+    results = run_on_runtime(made, _first_feeds(made, subject))
     for parameter in subject.parameters.values():
         results[f"{parameter}_grad"] = results.pop(f"{parameter}.{slot}.updated")
     return results
 
 
 PATHS = (by_split, by_step)
+
+
+def _first_feeds(made: onnx.ModelProto, subject: Subject) -> Feeds:
+    """What the first run of a training graph takes."""
+    signature, feeds, weights = _signature(made), dict(subject.feeds), subject.weights
+    values: dict[Role, Callable[[str], np.ndarray]] = {
+        Role.PARAMETER: lambda name: weights[name],
+        Role.BUFFER: lambda name: weights[name],
+        Role.GRADIENT: lambda name: np.full_like(weights[signature.links[name]], np.nan),  # nobody reads it
+        Role.SLOT: lambda name: np.zeros_like(weights[signature.links[name]]),
+        Role.RESET: lambda _: np.array([True]),
+        Role.LEARNING_RATE: lambda _: np.array(1, np.float32),
+        Role.STEP: lambda _: np.array(1),
+        Role.SEED: lambda _: np.array(0),
+        Role.PASS: lambda _: np.array(0),
+    }
+    return feeds | {name: values[role](name) for name, role in signature.inputs.items() if role in values}
 
 
 def _signature(model: onnx.ModelProto) -> Signature:
