@@ -202,6 +202,7 @@ def subject_of(
     results = run_on_runtime(model, feeds)
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
+    copy.ir_version = max(copy.ir_version, 4)  # before, initializers had to be inputs too
     graph = copy.graph
     if layout != "static":
         del graph.value_info[:]  # they say what the sizes are
