@@ -69,24 +69,22 @@ def check_vjp(
 
     names = [f"x{i}" for i, x in enumerate(inputs) if _is_float(x) and (wrt is None or i in wrt)]
     model, feeds = build(dtype, "static")
-    outputs_of = None if of is None else [f"y{i}" for i in of]
-    run = run or run_on_reference
-    check_gradient(
+    results = [f"y{i}" for i in of] if of is not None else floating_outputs(model)
+    wanted, cotangents = _compare_with_differences(
         model,
         feeds,
         wrt=names,
-        of=outputs_of,
+        of=results,
         second_order=second_order,
         tolerance=tolerance,
         step=_STEPS[dtype],
-        run=run,
+        run=run or run_on_reference,
     )
-    if on_runtime:
-        wanted = _gradients(model, feeds, names, of, run)
-        for dims in ("static", "symbolic", "unknown"):
-            model32, feeds32 = build(np.float32, dims)
-            got = _gradients(model32, feeds32, names, of, run_on_runtime)
-            _assert_close(got, wanted, runtime_tolerance, f"float32 on onnxruntime, {dims} dimensions")
+    cotangents = {name: array.astype(np.float32) for name, array in cotangents.items()}
+    for dims in ("static", "symbolic", "unknown") if on_runtime else ():
+        model32, feeds32 = build(np.float32, dims)
+        got = run_on_runtime(gradient(model32, wrt=names, of=results), {**feeds32, **cotangents})
+        _assert_close(got, wanted, runtime_tolerance, f"float32 on onnxruntime, {dims} dimensions")
 
 
 def check_gradient(
@@ -101,17 +99,43 @@ def check_gradient(
     run: Callable[[onnx.ModelProto, Feeds], dict[str, np.ndarray]] | None = None,
 ) -> None:
     """Compare `onward.gradient` of a float64 model with central differences, and the gradient of that in turn."""
-    run = run or run_on_reference
     outputs = list(of) if of is not None else floating_outputs(model)
-    first = gradient(model, wrt=wrt, of=outputs)
+    _compare_with_differences(
+        model,
+        feeds,
+        wrt=wrt,
+        of=outputs,
+        second_order=second_order,
+        tolerance=tolerance,
+        step=step,
+        run=run or run_on_reference,
+    )
+
+
+def _compare_with_differences(
+    model: onnx.ModelProto,
+    feeds: Feeds,
+    *,
+    wrt: Sequence[str],
+    of: Sequence[str],
+    second_order: bool,
+    tolerance: float,
+    step: float,
+    run: Callable[[onnx.ModelProto, Feeds], dict[str, np.ndarray]],
+) -> tuple[Feeds, Feeds]:
+    """The comparison of `check_gradient`; returns the gradients that it has found right, and their cotangents."""
+    first = gradient(model, wrt=wrt, of=of)
     check_model(first)
-    weights = _cotangents(first, model, run(model, feeds), seed=0)
+    forward = run(model, feeds)
+    weights = _cotangents(first, model, forward, seed=0)
+    # An output of one element has cotangent 1 where its shape is known, so also where it is not.
+    cotangents = {f"{name}_grad": np.ones_like(forward[name]) for name in of} | weights
     grads = [f"{name}_grad" for name in wrt]
     got = {name: array for name, array in run(first, {**feeds, **weights}).items() if name in grads}
-    wanted = _differences(model, feeds, wrt, _weighted_sum(outputs, weights), run, step)
+    wanted = _differences(model, feeds, wrt, _weighted_sum(of, weights), run, step)
     _assert_close(got, wanted, tolerance, "first derivative")
     if not second_order:
-        return
+        return got, cotangents
     second = gradient(first, wrt=wrt, of=grads)
     check_model(second)
     weights2 = _cotangents(second, first, got, seed=1)
@@ -119,6 +143,7 @@ def check_gradient(
     got2 = {f"{name}_grad": results[f"{name}_grad_1"] for name in wrt}
     wanted2 = _differences(first, {**feeds, **weights}, wrt, _weighted_sum(grads, weights2), run, step)
     _assert_close(got2, wanted2, 10 * tolerance, "second derivative")
+    return got, cotangents
 
 
 def check_model(model: onnx.ModelProto) -> None:
@@ -303,27 +328,6 @@ def _run_with(
         if tensor.name == name:
             tensor.CopyFrom(numpy_helper.from_array(array, name))
     return run(changed, feeds)
-
-
-def _gradients(
-    model: onnx.ModelProto,
-    feeds: Feeds,
-    names: Sequence[str],
-    of: Collection[int] | None,
-    run: Callable[[onnx.ModelProto, Feeds], dict[str, np.ndarray]],
-) -> Feeds:
-    outputs = floating_outputs(model) if of is None else [f"y{i}" for i in of]
-    differentiated = gradient(model, wrt=names, of=outputs)
-    forward = run(model, feeds)
-    # An output of one element has cotangent 1 where its shape is known, so also where it is not.
-    random = np.random.default_rng(0)
-    drawn = {name: random.normal(size=forward[name].shape) for name in outputs}
-    weights = {
-        f"{name}_grad": (np.ones_like(array) if array.size == 1 else array).astype(forward[name].dtype)
-        for name, array in drawn.items()
-    }
-    results = run(differentiated, {**feeds, **weights})
-    return {f"{name}_grad": results[f"{name}_grad"] for name in names}
 
 
 def _assert_close(got: Feeds, wanted: Feeds, tolerance: float, what: str) -> None:
