@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import onnx
 import onnx_ir as ir
@@ -80,8 +80,8 @@ class OptimType(Enum):
     Lion = 10
 
 
-Loss = LossType | onnxblock.Block | losses.Loss | onnx.ModelProto | str | os.PathLike[str]
-Optimizer = OptimType | onnxblock.Block | optim.Optimizer | str
+Loss: TypeAlias = LossType | onnxblock.Block | losses.Loss | onnx.ModelProto | str | os.PathLike[str]
+Optimizer: TypeAlias = OptimType | onnxblock.Block | optim.Optimizer | str
 
 
 @dataclass(frozen=True)
