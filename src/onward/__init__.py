@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from onward import api, artifacts, losses, onnxblock, optim, testing
+    from onward import api, artifacts, losses, onnxblock, optim, testing, torch
     from onward.autodiff.custom import nondifferentiable, vjp
     from onward.autodiff.gradient import gradient
     from onward.errors import OnwardError
@@ -29,6 +29,7 @@ __all__ = [
     "onnxblock",
     "optim",
     "testing",
+    "torch",
     "training_step",
     "vjp",
 ]

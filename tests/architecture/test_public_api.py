@@ -25,6 +25,7 @@ PUBLIC_MODULES = [
     "onward.onnxblock.optim",
     "onward.optim",
     "onward.testing",
+    "onward.torch",
 ]
 
 

@@ -3,8 +3,8 @@
 An initializer is trainable by default unless one of these holds (the first that does is the reason given):
 
 1. it is not floating point (shapes, axes, quantised weights ...);
-2. torch's exporter recorded that it is a buffer or a lifted constant, not a parameter (what torch recorded as a
-   parameter is one, whatever follows);
+2. torch's exporter recorded that it is a buffer or a lifted constant, not a parameter, or `onward.torch.export` that
+   it does not require a gradient (what torch recorded as a parameter is one, whatever follows);
 3. that exporter computed it from several values of which none is called a weight or a bias: a table, as those of
    rotary embeddings (one computed from a single value is a transposed or reshaped weight);
 4. it is only used where operators take settings: running statistics of BatchNormalization, the exponent of Pow, the
@@ -28,7 +28,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.graph.opsets import all_schemas
-from onward.graph.provenance.record import FOLDED_FROM, KIND, folded_from
+from onward.graph.provenance.record import FOLDED_FROM, KIND, REQUIRES_GRAD, folded_from
 from onward.graph.shapes import is_floating
 
 _WAS_CONSTANT_NODE = "onward.was_constant_node"
@@ -124,6 +124,8 @@ def _judge(value: ir.Value) -> Parameter:
 def _reason_against(value: ir.Value) -> str | None:
     if not is_floating(value):
         return _not_floating(value)
+    if value.metadata_props.get(REQUIRES_GRAD) == "False":
+        return "it does not require a gradient in torch"
     kind = value.metadata_props.get(KIND)
     if kind == "PARAMETER":
         return None

@@ -11,6 +11,9 @@ from onward.graph.nodes import attribute, input_at, is_used, take_over
 from onward.graph.opsets import NeedsOpsetError
 
 UPDATED = ".updated"  # what running statistics are called after the step
+# In the metadata of a BatchNormalization: its running variance averages unbiased ones, as torch does and the standard
+# does not.
+UNBIASED = "onward.unbiased_variance"
 
 
 def trains_batch_statistics(node: ir.Node, opset: int) -> bool:
@@ -47,14 +50,30 @@ def update_running_statistics(op: Builder) -> dict[str, str]:
                 continue
             # A layer that is used twice updates its statistics twice.
             node.replace_input_with(position + 2, latest.get(statistic, statistic))
+            before = node.inputs[position + 2]
             latest[statistic] = op.forward_output(node, position)
             latest[statistic].shape = statistic.shape
+            if position == 2 and node.metadata_props.get(UNBIASED) == "True":
+                assert before is not None
+                latest[statistic] = _unbiased(op, node, before, latest[statistic])
     links = {}
     for statistic, updated in latest.items():
         to_input(statistic)
         publish(updated, f"{statistic.name}{UPDATED}", graph)
         links[f"{statistic.name}{UPDATED}"] = statistic.name or ""
     return links
+
+
+def _unbiased(op: Builder, node: ir.Node, before: ir.Value, after: ir.Value) -> ir.Value:
+    """The running variance that torch has: the variance of the batch counts n / (n - 1) times, n elements a channel."""
+    x, momentum = node.inputs[0], attribute(node, "momentum", 0.9)
+    assert x is not None
+    with op:
+        kept = before * momentum
+        elements = op.Cast(op.Size(x) / op.Size(before), to=before.dtype)
+        corrected = kept + (after - kept) * (elements / (elements - 1))
+    corrected.shape = before.shape
+    return corrected
 
 
 def switch_to_evaluation(model: ir.Model) -> None:

@@ -14,6 +14,8 @@ ORIGINAL = "pkg.torch.onnx.original_node_name"
 OPERATION = "pkg.torch.onnx.fx_node"
 # The modules around it, from the outside, and the operation: ['', 'layers.0', 'layers.0.norm', 'layer_norm'].
 SCOPES = "pkg.torch.onnx.name_scopes"
+# Whether a parameter required a gradient; our own record (`onward.torch.export`).
+REQUIRES_GRAD = "onward.torch.requires_grad"
 # Which rules of the optimizer made a node.
 RULES = "pkg.onnxscript.rewriter.rule_name"
 # Which values the optimizer computed an initializer from, as a printed list of names.

@@ -1,0 +1,91 @@
+"""Modules in training mode while they are exported, and afterwards as they were."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from onward.errors import OnwardError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+@contextlib.contextmanager
+def preserved(module: nn.Module) -> Iterator[dict[int, Tensor]]:
+    """Modes, buffers and random numbers are afterwards what they were; yields what each buffer (by its id) held."""
+    import torch
+
+    modes = [(child, child.training) for child in module.modules()]
+    # Those of scripted modules are no dictionaries, and cannot be replaced by others.
+    buffers = [(child._buffers, dict(child._buffers)) for child in module.modules() if isinstance(child._buffers, dict)]
+    tensors = list(module.buffers())
+    values = {id(tensor): tensor.detach().clone() for tensor in tensors}
+    devices = sorted({tensor.device.index or 0 for tensor in module.parameters() if tensor.device.type == "cuda"})
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield values
+    finally:
+        for child, mode in modes:
+            child.training = mode
+        for current, named in buffers:
+            current.clear()
+            current.update(named)
+        with torch.no_grad():
+            for tensor in tensors:
+                tensor.copy_(values[id(tensor)])
+
+
+@contextlib.contextmanager
+def training_mode(module: nn.Module) -> Iterator[None]:
+    """Training mode of all modules, if the whole is in evaluation mode, with Dropout that exporters can write."""
+    from torch import nn
+
+    if not module.training:
+        module.train()
+    replaced = [
+        child
+        for child in module.modules()
+        if isinstance(child, (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)) and child.training and child.p > 0
+    ]
+    for child in replaced:
+        child.__dict__["forward"] = _drop_channels(child)
+    try:
+        yield
+    finally:
+        for child in replaced:
+            del child.__dict__["forward"]
+
+
+def _drop_channels(dropout: nn.Dropout1d | nn.Dropout2d | nn.Dropout3d) -> Callable[[Tensor], Tensor]:
+    """Dropout of whole channels by the plain one: exporters would write a random operator, which evaluation keeps."""
+    from torch import nn
+
+    # Without a batch, as torch understands it: two axes in one dimension, four in three.
+    unbatched = 2 if isinstance(dropout, nn.Dropout1d) else 4 if isinstance(dropout, nn.Dropout3d) else None
+
+    def forward(x: Tensor) -> Tensor:
+        kept = 1 if x.ndim == unbatched else 2
+        ones = x.new_ones([*x.shape[:kept], *[1] * (x.ndim - kept)])
+        return x * nn.functional.dropout(ones, dropout.p, training=True)
+
+    return forward
+
+
+def require_exportable(module: nn.Module) -> None:
+    """Refuse what exporters write as something else without a word."""
+    from torch import nn
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+    for name, child in module.named_modules():
+        if isinstance(child, _BatchNorm) and child.training and child.track_running_stats and child.momentum is None:
+            raise OnwardError(
+                f"BatchNorm {name!r} has momentum=None, a plain average over all batches, which ONNX does not have. "
+                "Give it a momentum, 0.1 for instance."
+            )
+        if isinstance(child, nn.RNNBase) and child.training and child.dropout > 0 and child.num_layers > 1:
+            raise OnwardError(
+                f"{type(child).__name__} {name!r} has dropout={child.dropout} between its layers, which exporters "
+                "leave out. Set dropout=0, or make each layer a module of its own with nn.Dropout between them."
+            )

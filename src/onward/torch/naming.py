@@ -1,0 +1,46 @@
+"""Parameters and buffers under their own names, with what torch knows of them on record."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from onward.errors import OnwardError
+from onward.graph.provenance.record import KIND, REQUIRES_GRAD
+from onward.training.modes import UNBIASED, trains_batch_statistics
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+def name_parameters(model: ir.Model, module: nn.Module, buffers: dict[int, Tensor]) -> None:
+    """Record what each initializer is; those of tied parameters get the first name, as in `named_parameters()`.
+
+    Buffers get the values that they had before: to export a module in training mode is to run it, which changes them.
+    """
+    initializers = model.graph.initializers
+    for kind, every, unique in (
+        ("PARAMETER", module.named_parameters(remove_duplicate=False), module.named_parameters()),
+        ("BUFFER", module.named_buffers(remove_duplicate=False), module.named_buffers()),
+    ):
+        first = {id(tensor): name for name, tensor in unique}
+        for alias, tensor in every:
+            value, name = initializers.get(alias), first[id(tensor)]
+            if value is None:
+                continue  # nothing uses it, or under another name
+            if alias != name:
+                if name in initializers:
+                    raise OnwardError(f"torch's exporter made copies of one tensor, {alias!r} and {name!r}")
+                value.name = name
+            if tuple(value.const_value.shape if value.const_value is not None else ()) != tuple(tensor.shape):
+                raise OnwardError(f"torch's exporter wrote {name!r} in another shape than {list(tensor.shape)}")
+            value.metadata_props[KIND] = kind
+            if kind == "BUFFER":
+                value.const_value = ir.tensor(buffers[id(tensor)].cpu().numpy(), name=name)
+            if kind == "PARAMETER" and not tensor.requires_grad:
+                value.metadata_props[REQUIRES_GRAD] = "False"
+    opset = model.opset_imports[""]
+    for node in model.graph.all_nodes():
+        if trains_batch_statistics(node, opset):
+            node.metadata_props[UNBIASED] = "True"

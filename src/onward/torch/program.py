@@ -1,0 +1,83 @@
+"""Export by `torch.export`, the newer way, and mend what is written for inference."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx_ir as ir
+
+from onward.graph.nodes import all_values
+from onward.graph.provenance.program import operations_of
+from onward.torch.inputs import Inputs
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def export(module: nn.Module, inputs: Inputs, output_names: Sequence[str] | None, opset: int | None) -> ir.Model:
+    """The module as it is, but for what `_train` mends."""
+    import torch
+
+    args, kwargs = inputs.call
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, about itself
+        exported = torch.onnx.export(
+            module,
+            args,
+            kwargs=kwargs or None,
+            dynamo=True,
+            optimize=False,  # it merges, folds and drops parameters
+            verbose=False,
+            dynamic_shapes=inputs.shapes,
+            input_names=inputs.names,
+            output_names=output_names,
+            opset_version=opset,
+        )
+    assert exported is not None
+    model: ir.Model = exported.model
+    _train(model)
+    _name_axes(model, inputs)
+    return model
+
+
+def _name_axes(model: ir.Model, inputs: Inputs) -> None:
+    """Call dynamic sizes as the caller does; the exporter does not where arguments are nested."""
+    names = {}
+    for value in model.graph.inputs:
+        for axis, symbol in inputs.axes.get(value.name or "", {}).items():
+            size = None if value.shape is None else value.shape[axis]
+            if isinstance(size, ir.SymbolicDim) and size.value is not None:
+                names[size.value] = symbol
+    for value in all_values(model.graph):
+        if value.shape is not None and not value.shape.is_static():
+            sizes = [names.get(d.value or "", d.value) if isinstance(d, ir.SymbolicDim) else d for d in value.shape]
+            value.shape = ir.Shape(sizes)
+
+
+def _train(model: ir.Model) -> None:
+    """Write training mode where the exporter does not: BatchNorm by the batch, the dropout inside of attention."""
+    for operation in operations_of(model):
+        for node in operation.nodes:
+            if node.op_type == "BatchNormalization" and operation.normalizes_by_the_batch and operation.is_frozen:
+                node.attributes["training_mode"] = ir.AttrInt64("training_mode", 1)
+                node.resize_outputs(3)
+                for statistic, output in zip(node.inputs[3:5], node.outputs[1:], strict=True):
+                    assert statistic is not None
+                    output.name = f"{node.name or node.outputs[0].name}/{statistic.name}"
+                    output.type, output.shape = statistic.type, statistic.shape
+            elif node.op_type == "Dropout" and len(node.inputs) < 3:
+                node.resize_inputs(3)
+                node.replace_input_with(2, _true(node))
+
+
+def _true(node: ir.Node) -> ir.Value:
+    constant = ir.node("Constant", [], {"value": ir.tensor(np.array(True))})
+    value = constant.outputs[0]
+    value.name = f"{node.name or node.outputs[0].name}/training"
+    value.type, value.shape = ir.TensorType(ir.DataType.BOOL), ir.Shape([])
+    assert node.graph is not None
+    node.graph.insert_before(node, constant)
+    return value

@@ -1,0 +1,437 @@
+"""`onward.torch.export`: what it writes trains as the module does in torch, and the module stays as it was."""
+
+from __future__ import annotations
+
+import functools
+import io
+import warnings
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import onward
+from onward import optim
+from onward.artifacts import generate_artifacts
+from onward.errors import ExporterWarning, OnwardError, UnknownNameError
+from onward.graph.prepare import load
+from onward.graph.provenance import changes_of
+from tests.exporting.modules import Bert, Cnn, pictures, tokens
+from tests.parity.test_torch_training import OneFile, Split, assert_close, torch_step
+
+STEPS = 6
+slow = pytest.mark.slow
+# Both are tried by `make test-all`; the newer one takes seconds for each module.
+EXPORTERS = [pytest.param("dynamo", marks=slow), "legacy"]
+DYNAMO_FIRST = ["dynamo", pytest.param("legacy", marks=slow)]
+
+
+def export(module: nn.Module, x: Tensor, **options) -> onnx.ModelProto:
+    return onward.torch.export(module, x, output_names=["scores"], **options)
+
+
+def names_of(model: onnx.ModelProto) -> set[str]:
+    return {tensor.name for tensor in model.graph.initializer}
+
+
+# Training as torch does ----------------------------------------------------------------------------------------------
+
+
+class Lstm(nn.Module):
+    """Two layers, between an embedding and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(11, 5), nn.Linear(6, 11)
+        self.lstm = nn.LSTM(5, 6, num_layers=2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.lstm(self.words(x))[0][:, -1])
+
+
+CASES = {
+    "cnn": (Cnn, pictures, 5),
+    "bert": (Bert, tokens, 11),
+    "tied bert": (lambda: Bert(layers=1, tied=True), tokens, 11),
+    "lstm": (Lstm, tokens, 11),
+}
+
+
+@functools.cache
+def exported(case: str, exporter: str) -> tuple[onnx.ModelProto, bytes]:
+    """The model, and the module that it was made of."""
+    build, inputs, _ = CASES[case]
+    torch.manual_seed(0)
+    module = build()
+    model = export(module, inputs(), exporter=exporter)
+    file = io.BytesIO()
+    torch.save(module, file)
+    return model, file.getvalue()
+
+
+SAMPLE = {
+    ("cnn", "dynamo", Split),
+    ("bert", "dynamo", OneFile),
+    ("tied bert", "legacy", Split),
+    ("lstm", "legacy", OneFile),
+}
+
+
+def ways():
+    for case in CASES:
+        for exporter in ("dynamo", "legacy"):
+            for way in (Split, OneFile):
+                marks = () if (case, exporter, way) in SAMPLE else slow
+                yield pytest.param(case, exporter, way, marks=marks, id=f"{case}-{exporter}-{way.__name__}")
+
+
+@pytest.mark.parametrize(("case", "exporter", "way"), list(ways()))
+def test_training_is_that_of_torch(case, exporter, way, tmp_path):
+    """Loss, every parameter and every running statistic after each step; what is trained is chosen by default."""
+    model, saved = exported(case, exporter)
+    assert not changes_of(load(model))
+    module = torch.load(io.BytesIO(saved), weights_only=False).train()
+    _, inputs, classes = CASES[case]
+    torch.manual_seed(1)
+    batches = [inputs(batch) for batch in (16, 12, 16, 16, 12, 16)]
+    training = way(model, None, optim.adamw(0.02, eps=1e-3, weight_decay=0.1), tmp_path)
+    optimizer = torch.optim.AdamW(module.parameters(), 0.02, eps=1e-3, weight_decay=0.1)
+    before = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
+    for step, x in enumerate(batches):
+        y = torch.randint(0, classes, (len(x),))
+        loss = training.step(x.numpy(), y.numpy())
+        assert_close(loss, torch_step(module, optimizer, x, y), f"the loss of step {step}")
+        # The bias of keys has no gradient but rounding, under softmax; nor has one before a BatchNorm.
+        for name, parameter in module.named_parameters():
+            assert_close(training[name], parameter.detach().numpy(), f"{name} after step {step}", floor=0.1)
+        for name, buffer in module.named_buffers():
+            if "running" in name:
+                assert_close(training[name], buffer.numpy(), f"{name} after step {step}")
+    # The comparison means something only because training moved what it could far beyond the tolerance.
+    moved = [name for name, parameter in module.named_parameters() if (parameter - before[name]).abs().max() > 1e-2]
+    assert len(moved) >= len(before) - 3
+
+
+def test_evaluation_is_that_of_torch(tmp_path):
+    """After training: BatchNorm by the same running statistics, and no Dropout."""
+    torch.manual_seed(0)
+    module = Cnn(dropout=0.5)
+    model = export(module, pictures(), exporter="legacy")
+    training = Split(model, None, optim.sgd(0.1), tmp_path)
+    x, y = pictures(), torch.randint(0, 5, (16,))
+    for _ in range(3):
+        training.step(x.numpy(), y.numpy())
+    state = {name: torch.from_numpy(np.array(training[name])) for name in names_of(model)}
+    module.load_state_dict(state, strict=False)
+    training.module.eval()
+    loss = training.module(x.numpy(), y.numpy())
+    assert_close(loss, functional.cross_entropy(module.eval()(x), y).item(), "the loss of evaluation")
+
+
+@pytest.mark.parametrize("exporter", DYNAMO_FIRST)
+def test_dropout_drops_in_training_and_not_in_evaluation(exporter, tmp_path):
+    """The share that is kept, its scale, and a new mask each step: of elements, of channels, inside of attention."""
+
+    class Dropping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(64))
+            self.elements, self.channels = nn.Dropout(0.25), nn.Dropout2d(0.25)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+            y = x * self.weight
+            a = self.elements(y)
+            b = self.channels(y[:, :, None, None].expand(-1, -1, 2, 2))
+            return a.mean(), a, b
+
+    torch.manual_seed(0)
+    model = onward.torch.export(Dropping(), torch.ones(32, 64), output_names=["loss", "a", "b"], exporter=exporter)
+    made = generate_artifacts(
+        model, loss_input_names=["loss"], artifact_directory=tmp_path, additional_output_names=["a", "b"]
+    )
+    module = onward.api.Module(
+        made.paths["training_model"],
+        onward.api.CheckpointState.load_checkpoint(made.paths["checkpoint"]),
+        made.paths["eval_model"],
+    )
+    x = np.ones((32, 64), np.float32)
+    first, second = (module(x)[1:] for _ in range(2))
+    for a, b in (first, second):
+        np.testing.assert_allclose(np.unique(a), [0, 4 / 3], rtol=1e-6)
+        np.testing.assert_allclose(np.unique(b), [0, 4 / 3], rtol=1e-6)
+        assert 0.7 < (a > 0).mean() < 0.8
+        assert 0.7 < (b > 0).mean() < 0.8
+        assert (b == b[:, :, :1, :1]).all()  # whole channels
+    assert not all(np.array_equal(one, other) for one, other in zip(first, second, strict=True))
+    module.eval()
+    _, a, b = module(x)
+    assert (a == 1).all()
+    assert (b == 1).all()
+
+
+@slow
+def test_the_dropout_of_attention():
+    """`scaled_dot_product_attention` takes a rate; torch's exporter writes it for inference."""
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.2, batch_first=True)
+    model = export(layer, torch.randn(2, 5, 8))
+    modes = [mode.mode for mode in onward.check(model).modes]
+    assert modes == ["training"] * 4
+
+
+# Names ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("case", "exporter"), [("cnn", "dynamo"), ("bert", "dynamo"), ("tied bert", "legacy"), ("lstm", "legacy")]
+)
+def test_parameters_have_their_own_names_and_values(case, exporter):
+    model, saved = exported(case, exporter)
+    module = torch.load(io.BytesIO(saved), weights_only=False)
+    stored = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    for name, parameter in module.named_parameters():
+        np.testing.assert_array_equal(stored[name], parameter.detach().numpy())
+    trainable = {parameter.name for parameter in onward.check(model).trainable}
+    assert trainable == {name for name, _ in module.named_parameters()}
+
+
+@pytest.mark.parametrize("exporter", DYNAMO_FIRST)
+def test_frozen_and_unused_parameters(exporter, tmp_path):
+    class Partly(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head, self.unused = nn.Linear(4, 4), nn.Linear(4, 3), nn.Linear(2, 2)
+            self.register_buffer("mean", torch.randn(4))
+            self.body.requires_grad_(False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(torch.tanh(self.body(x - self.mean)))
+
+    model = export(Partly(), torch.randn(3, 4), path=tmp_path / "partly.onnx", exporter=exporter)
+    assert {"body.weight", "body.bias", "mean"} <= names_of(model)
+    assert not {"unused.weight", "unused.bias"} & names_of(model)
+    reasons = {parameter.name: parameter.reason for parameter in onward.check(model).parameters}
+    assert reasons["body.weight"] == "it does not require a gradient in torch"
+    assert reasons["mean"] == "torch exported it as buffer"
+    for source in (model, tmp_path / "partly.onnx"):
+        made = generate_artifacts(source, loss="CrossEntropyLoss", artifact_directory=tmp_path)
+        assert sorted(made.trainable) == ["head.bias", "head.weight"]
+        made = generate_artifacts(
+            source, requires_grad=["body.weight"], loss="CrossEntropyLoss", artifact_directory=tmp_path
+        )
+        assert made.trainable == ["body.weight"]
+
+
+def test_parameters_in_branches():
+    class Branches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 3), nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.cond(x.sum() > 0, lambda x: self.a(x), lambda x: self.b(x), (x,))
+
+    torch.manual_seed(0)
+    module = Branches()
+    x = torch.randn(3, 4)
+    model = onward.gradient(export(module, x), of="scores")
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for sign in (1, -1):
+        fed = sign * x * x.sum().sign()
+        module.zero_grad()
+        module(fed).sum().backward()
+        outputs = session.run(None, {"x": fed.numpy(), "scores_grad": np.ones((3, 3), np.float32)})
+        results = dict(zip([value.name for value in session.get_outputs()], outputs, strict=True))
+        for name, parameter in module.named_parameters():
+            wanted = np.zeros(parameter.shape) if parameter.grad is None else parameter.grad.numpy()
+            np.testing.assert_allclose(results[f"{name}_grad"], wanted, rtol=1e-5, atol=1e-6)
+
+
+# Arguments -----------------------------------------------------------------------------------------------------------
+
+
+class Nested(nn.Module):
+    """Takes everything: positions, names, lists, dictionaries, what is no tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor, pair: tuple[Tensor, Tensor], flag: bool = False, *, more: dict | None = None) -> dict:
+        y = self.layer(x + pair[0]) * pair[1]
+        if more is not None:
+            y = y + more["shift"] * more["scales"][0]
+        return {"y": y, "twice": (y + y if flag else y,)}
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_nested_arguments(exporter):
+    batch, mask = torch.randn(5, 4), torch.tensor(2.0)
+    kwargs = {"flag": True, "more": {"shift": torch.randn(5, 3), "scales": [torch.randn(3)]}}
+    args = (batch, (torch.randn(5, 4), mask))
+    model = onward.torch.export(Nested(), args, kwargs=kwargs, exporter=exporter, output_names=["y", "twice"])
+    shapes = {
+        value.name: [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        for value in model.graph.input
+    }
+    assert shapes == {
+        "x": ["batch", 4],
+        "pair_0": ["batch", 4],
+        "pair_1": [],
+        "more_shift": ["batch", 3],
+        "more_scales_0": [3],
+    }
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_axes_and_names(exporter):
+    class Mean(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.head = nn.Embedding(11, 4), nn.Linear(4, 3)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            return self.head(self.words(tokens).mean(1))
+
+    axes = {"ids": {0: "batch", 1: "length"}}
+    model = export(Mean(), tokens(3), input_names=["ids"], dynamic_axes=axes, exporter=exporter)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    assert session.get_inputs()[0].shape == ["batch", "length"]
+    assert session.run(None, {"ids": np.ones((7, 2), np.int64)})[0].shape == (7, 3)
+    fixed = export(Mean(), tokens(3), dynamic_batch=False, exporter=exporter)
+    assert onnxruntime.InferenceSession(fixed.SerializeToString()).get_inputs()[0].shape == [3, 6]
+
+
+def test_an_example_of_one():
+    """torch takes sizes of 1 for fixed, and BatchNorm wants two."""
+    model = export(Cnn(), pictures(1))
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    assert session.get_inputs()[0].shape[0] == "batch"
+    assert session.run(["scores"], {"x": pictures(5).numpy()})[0].shape == (5, 5)
+
+
+# The module ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_the_module_stays_as_it_is(exporter):
+    module = Cnn(dropout=0.5).eval()
+    module.conv1.train()
+    with torch.no_grad():
+        module.bn1.running_mean.uniform_()
+    modes = [child.training for child in module.modules()]
+    buffers = list(module.buffers())
+    state = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    keys = [set(vars(child)) for child in module.modules()]
+    x = pictures()
+    random = torch.get_rng_state()
+    export(module, x, exporter=exporter)
+    assert [child.training for child in module.modules()] == modes
+    assert all(now is then for now, then in zip(module.buffers(), buffers, strict=True))
+    assert all(torch.equal(tensor, state[name]) for name, tensor in module.state_dict().items())
+    assert [set(vars(child)) for child in module.modules()] == keys
+    assert all(parameter.grad is None and parameter.requires_grad for parameter in module.parameters())
+    assert torch.equal(torch.get_rng_state(), random)
+
+
+def test_it_stays_as_it_is_where_the_export_fails():
+    class Failing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.drop = nn.Dropout2d(0.5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            raise ValueError("nothing works")
+
+    module = Failing().eval()
+    with pytest.raises(OnwardError, match=r"torch cannot export Failing.*exporter='dynamo'.*exporter='legacy'"):
+        export(module, torch.randn(2, 3, 4, 4))
+    assert not module.training
+    assert "forward" not in vars(module.drop)
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_modes(exporter):
+    """Of a module in evaluation mode, everything is exported for training; otherwise its parts as they are."""
+    module = Cnn(dropout=0.5).eval()
+    modes = {mode.operator: mode.mode for mode in onward.check(export(module, pictures(), exporter=exporter)).modes}
+    assert modes == {"BatchNormalization": "training", "Dropout": "training"}
+    module.train()
+    module.bn1.eval()
+    found = [mode.mode for mode in onward.check(export(module, pictures(), exporter=exporter)).modes]
+    assert sorted(found) == ["evaluation", "training", "training"]
+
+
+def test_running_variances_are_those_of_onnx_where_torch_did_not_say(tmp_path):
+    """Without the record of `onward.torch.export`, the standard's: of the batch, without n / (n - 1)."""
+    torch.manual_seed(0)
+    module = Cnn()
+    model = export(module, pictures(), exporter="legacy")
+    for node in model.graph.node:
+        del node.metadata_props[:]
+    x, y = pictures(4), torch.randint(0, 5, (4,))
+    training = Split(model, None, optim.sgd(0.1), tmp_path)
+    training.step(x.numpy(), y.numpy())
+    variance = module.conv1(x).var((0, 2, 3), correction=0).detach().numpy()
+    assert_close(training["bn1.running_var"], 0.9 + 0.1 * variance, "the running variance")
+
+
+# Refused -------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_refused():
+    x = torch.randn(3, 4)
+    cumulative = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, momentum=None))
+    with pytest.raises(OnwardError, match=r"BatchNorm '1' has momentum=None"):
+        export(cumulative, x)
+    with pytest.raises(OnwardError, match=r"LSTM '' has dropout=0\.5 between its layers"):
+        export(nn.LSTM(4, 4, num_layers=2, dropout=0.5), x)
+    with pytest.raises(OnwardError, match=r"a module is a torch\.nn\.Module, not function"):
+        onward.torch.export(lambda x: x, x)
+    with pytest.raises(OnwardError, match=r"Linear cannot be called with these arguments"):
+        export(nn.Linear(4, 4), (x, x))
+    with pytest.raises(OnwardError, match="there is no tensor among the arguments"):
+        export(nn.Linear(4, 4), (3,))
+    with pytest.raises(OnwardError, match="there are 2 input_names for 1 tensors"):
+        export(nn.Linear(4, 4), x, input_names=["a", "b"])
+    with pytest.raises(UnknownNameError, match=r"dynamic_axes has \['y'\], but the inputs are \['input'\]"):
+        export(nn.Linear(4, 4), x, dynamic_axes={"y": {0: "batch"}})
+    with pytest.raises(OnwardError, match=r"there is no exporter 'onnx'; there are 'dynamo' and 'legacy'"):
+        export(nn.Linear(4, 4), x, exporter="onnx")
+
+
+class Fixed(nn.Module):
+    """Has the number of examples in its code."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) * torch.arange(int(x.shape[0]))[:, None]
+
+
+def test_a_batch_that_tracing_fixes_is_found():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExporterWarning)
+        with pytest.raises(OnwardError, match=r"the model that torch exported of Fixed .*try dynamic_batch=False"):
+            export(Fixed(), torch.randn(3, 4), exporter="legacy")
+        assert export(Fixed(), torch.randn(3, 4), exporter="legacy", dynamic_batch=False)
+    with pytest.warns(ExporterWarning, match=r"torch's older exporter says of test_torch_export\.py:\d+: Converting"):
+        export(Fixed(), torch.randn(3, 4), exporter="legacy", dynamic_batch=False)
+
+
+def test_random_layers_that_are_no_dropout():
+    with pytest.warns(ExporterWarning, match="draws random numbers in another way than by Dropout"):
+        export(nn.Sequential(nn.Linear(4, 4), nn.RReLU()), torch.randn(3, 4), exporter="legacy")
+
+
+def test_a_scripted_module_takes_the_older_way():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        module = torch.jit.script(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)))
+    model = export(module, torch.randn(3, 4))
+    assert {"0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var"} <= names_of(model)
