@@ -9,9 +9,10 @@ import pytest
 from onnx import TensorProto, helper
 
 from onward.graph.functions import body_since, expand
+from onward.graph.inference import infer_shapes
 from onward.graph.opsets import accepted_by_runtime, all_schemas, schema
 from onward.graph.prepare import prepare
-from onward.graph.shapes import dims, infer_shapes
+from onward.graph.shapes import dims
 from onward.testing import run_on_reference, run_on_runtime
 from tests.conformance.cases import Case, by_operator
 

@@ -13,8 +13,9 @@ import onnx_ir as ir
 from onward.autodiff.registry import vjp
 from onward.autodiff.sweep import backpropagate
 from onward.graph.builder import Builder
+from onward.graph.inference import infer_shapes
 from onward.graph.nodes import constant_of
-from onward.graph.shapes import infer_shapes, is_floating
+from onward.graph.shapes import is_floating
 
 Definition = Callable[[Builder, ir.Node], ir.Value | Sequence[ir.Value | None]]
 

@@ -15,9 +15,10 @@ from onward.errors import MissingRuleError
 from onward.graph import contrib
 from onward.graph.folding import fold_shape_arithmetic
 from onward.graph.functions import body_since, expand
+from onward.graph.inference import infer_shapes
 from onward.graph.nodes import all_values, captured_values, is_integer_arithmetic, subgraphs, used_values
 from onward.graph.opsets import NeedsOpsetError
-from onward.graph.shapes import infer_shapes, is_floating
+from onward.graph.shapes import is_floating
 
 
 def expand_missing_rules(

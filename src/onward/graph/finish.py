@@ -9,11 +9,11 @@ import onnx_ir as ir
 
 from onward.graph.builder import Builder
 from onward.graph.cleanup import remove_unused
+from onward.graph.inference import infer_shapes
 from onward.graph.nodes import all_values
 from onward.graph.opsets import accepted_by_runtime
 from onward.graph.promise import check_promises
 from onward.graph.propagation import name_sizes
-from onward.graph.shapes import infer_shapes
 
 # Protobuf cannot serialize more; larger models keep their weights in external files.
 LARGEST_PROTO = 2**31 - 2**20

@@ -53,13 +53,15 @@ def expand(model: ir.Model, op_types: Iterable[str]) -> ir.Model:
 def write_defaults(model: ir.Model) -> None:
     """Write down, in place, the default attributes of operators whose inference goes through their function body.
 
-    onnx does not know the defaults there and calls such a node (MeanVarianceNormalization) invalid.
+    onnx does not know the defaults there and calls such a node (MeanVarianceNormalization) invalid. Of STFT, its
+    inference takes another default for `onesided` than the standard says.
     """
     opset = model.opset_imports.get("", 1)
     for node in model.graph.all_nodes():
         if node.domain == "" and all_schemas(node.op_type):
             spec = schema(node.op_type, opset)
-            if _body_opsets(spec) and not spec.has_type_and_shape_inference_function:
+            in_body = _body_opsets(spec) and not spec.has_type_and_shape_inference_function
+            if in_body or node.op_type == "STFT":
                 _write_defaults(node, spec)
 
 

@@ -15,11 +15,12 @@ from onward.graph import contrib
 from onward.graph.external import check_tensors, read_small_weights
 from onward.graph.folding import fold_shape_arithmetic
 from onward.graph.functions import expand, write_defaults
-from onward.graph.loops import remove_idle_states
+from onward.graph.inference import infer_shapes
+from onward.graph.loops import forget_growing_sizes, forget_returned_sizes, remove_idle_states
 from onward.graph.opsets import accepted_by_runtime, require_accepted
 from onward.graph.parameters import mark_constant_nodes
+from onward.graph.restating import restate_sizes
 from onward.graph.sequences import resolve_sequences
-from onward.graph.shapes import infer_shapes
 from onward.graph.skeleton import skeleton
 from onward.graph.stacks import resolve_stacks
 from onward.graph.tensors import own_tensor
@@ -55,6 +56,8 @@ def prepare(model: ModelLike, keep: Collection[tuple[str, str]] = ()) -> ir.Mode
     copy.graph.sort()
     write_defaults(copy)
     infer_shapes(copy)
+    if forget_growing_sizes(copy):
+        infer_shapes(copy)
     simplify(copy)
     copy = contrib.rewrite(copy, keep)
     simplify(copy)
@@ -66,6 +69,7 @@ def prepare(model: ModelLike, keep: Collection[tuple[str, str]] = ()) -> ir.Mode
     if OLDEST <= copy.opset_imports.get("", 1) < 14 and any(_loses_rank(node) for node in copy.graph):
         copy = upgrade(copy, 14)
         simplify(copy)
+    restate_sizes(copy)
     return copy
 
 
@@ -141,6 +145,7 @@ def forget_annotations(model: ir.Model) -> None:
         for node in graph:
             for value in node.outputs:
                 value.shape = _forgetful(value.shape, numbers=traced and node.domain == "")
+    forget_returned_sizes(model)
 
 
 def _forgetful(shape: ir.Shape | None, *, numbers: bool) -> ir.Shape | None:
@@ -166,7 +171,9 @@ def check(model: ir.Model) -> None:
     """Run onnx's own checker, without the weights."""
     proto = skeleton(model)
     for value in (*proto.graph.input, *proto.graph.output):
-        # The checker insists on a shape here; onnxruntime does not, and real files leave it out.
+        # The checker insists on a type and a shape here; onnxruntime does not, and real files leave them out.
+        if value.type.WhichOneof("value") is None:
+            value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
         if value.type.HasField("tensor_type"):
             value.type.tensor_type.shape.SetInParent()
     try:

@@ -56,6 +56,20 @@ def implied_ranks(graph: ir.Graph) -> Ranks:
     return settled[min(settled)] if settled else {}
 
 
+def assumed_ranks(graph: ir.Graph) -> Ranks:
+    """The ranks of states of loops of which nothing else is known: those that they begin with."""
+    found: Ranks = {}
+    for node in graph.all_nodes():
+        if node.op_type != "Loop" or node.domain != "":
+            continue
+        body = node.attributes["body"].as_graph()
+        for x, state, after in zip(node.inputs[2:], body.inputs[2:], body.outputs[1:], strict=False):
+            number = None if x is None else _rank(x, found)
+            if number is not None and state.shape is None and _rank(after, {}) in (None, number):
+                found[state] = number
+    return found
+
+
 def _solve(graph: ir.Graph, known: Ranks, settled: Settled, depth: int) -> Ranks:
     """What holds where `graph` is executed; ranks of its own values are written to `settled`."""
     found = dict(known)

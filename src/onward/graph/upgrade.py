@@ -15,8 +15,8 @@ import onnx_ir as ir
 from onward.errors import OpsetError
 from onward.graph.adapters import ADAPTERS
 from onward.graph.builder import Builder
+from onward.graph.inference import infer_shapes
 from onward.graph.opsets import NeedsOpsetError, accepted_by_runtime
-from onward.graph.shapes import infer_shapes
 
 T = TypeVar("T")
 

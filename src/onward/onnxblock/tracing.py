@@ -14,9 +14,9 @@ import onnx_ir as ir
 from onward import losses
 from onward.errors import OnwardError
 from onward.graph.builder import Builder
+from onward.graph.inference import infer_shapes
 from onward.graph.nodes import all_values
 from onward.graph.opsets import NeedsOpsetError
-from onward.graph.shapes import infer_shapes
 from onward.onnxblock.model_accessor import ModelAccessor
 
 Traced = Callable[[Builder, list[ir.Value]], ir.Value]

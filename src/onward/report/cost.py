@@ -9,9 +9,10 @@ import onnx_ir as ir
 
 from onward.errors import InvalidModelError, UnknownNameError
 from onward.graph.builder import Builder
+from onward.graph.inference import infer_shapes
 from onward.graph.nodes import used_values
 from onward.graph.prepare import simplify
-from onward.graph.shapes import dims, infer_shapes, static_size
+from onward.graph.shapes import dims, static_size
 from onward.optim import Optimizer
 from onward.report.content import Dim, Flops, Parameter, State
 from onward.report.flops import Count

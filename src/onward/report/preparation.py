@@ -12,6 +12,7 @@ from onward.errors import InvalidModelError, OnwardError, OpsetError
 from onward.graph import contrib
 from onward.graph.external import WHERE_DATA_IS, lost_weights, read_small_weights
 from onward.graph.functions import write_defaults
+from onward.graph.inference import infer_shapes
 from onward.graph.opsets import require_accepted
 from onward.graph.parameters import mark_constant_nodes
 from onward.graph.prepare import (
@@ -22,7 +23,6 @@ from onward.graph.prepare import (
     prepare,
     simplify,
 )
-from onward.graph.shapes import infer_shapes
 from onward.graph.upgrade import replace_deprecated
 from onward.report.content import Blocker, Kind
 

@@ -13,8 +13,8 @@ from onward.autodiff.sweep import Failure, backpropagate
 from onward.graph.builder import Builder
 from onward.graph.cleanup import remove_unused
 from onward.graph.finish import publish
+from onward.graph.inference import infer_shapes
 from onward.graph.nodes import all_values
-from onward.graph.shapes import infer_shapes
 from onward.graph.upgrade import in_lowest_opset
 
 

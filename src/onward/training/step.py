@@ -13,8 +13,9 @@ from onward.autodiff.gradient import gradients_of
 from onward.errors import OnwardError
 from onward.graph.builder import Builder
 from onward.graph.finish import finish, fix_defaults, publish, to_input
+from onward.graph.inference import infer_shapes
 from onward.graph.parameters import parameters as parameters_of
-from onward.graph.shapes import infer_shapes, static_shape
+from onward.graph.shapes import static_shape
 from onward.graph.upgrade import in_lowest_opset
 from onward.losses import Loss
 from onward.optim import Optimizer

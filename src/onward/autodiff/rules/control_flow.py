@@ -1,7 +1,8 @@
 """If, Loop and Scan: the backward node runs the forward body again and differentiates it inside its own body.
 
 Bodies see outer values; those that a body captures get a cotangent like ordinary inputs do. A loop keeps the states
-with which each iteration began (as additional scan outputs of the forward node) and walks them backwards.
+with which each iteration began (as additional scan outputs of the forward node) and walks them backwards; states that
+grow cannot be stacked, and are kept in a sequence.
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ import onnx_ir as ir
 from onward.autodiff.registry import vjp
 from onward.autodiff.sweep import backpropagate
 from onward.graph.builder import Builder
-from onward.graph.nodes import all_values, attribute, captured_values
+from onward.graph.iteration import SINCE
+from onward.graph.loops import grows
+from onward.graph.nodes import all_values, attribute, captured_values, take_over
+from onward.graph.opsets import NeedsOpsetError
+from onward.graph.sequences import insert
 from onward.graph.shapes import is_floating
 
 Cotangents = dict[ir.Value, ir.Value | None]
@@ -40,17 +45,24 @@ def loop(op: Builder, node: ir.Node, *dys: ir.Value | None) -> Cotangents:
     body = node.attributes["body"].as_graph()
     count = len(body.inputs) - 2
     read = [index for index in range(count) if _is_read(body.inputs[2 + index], body)]
+    growing = [index for index in read if grows(node, index)]
+    steady = [index for index in read if index not in growing]
+    read = [*steady, *growing]
+    copy = _copy(op, body)
+    if growing:
+        node = _with_histories(op, node, growing)
     # The iteration number is recorded too: how many there are is the number of iterations that really ran.
-    records = _record(op, node, [body.inputs[0], *(body.inputs[2 + index] for index in read)])
+    records = _record(op, node, [body.inputs[0], *(body.inputs[2 + index] for index in steady)])
+    histories = node.outputs[count : count + len(growing)]
     iterations = op.Gather(op.Shape(records[0]), 0, axis=0)
 
-    copy = _copy(op, body)
     inner = op.subgraph(copy)
     iteration = _new_input(op, copy, "iteration", ir.DataType.INT64, ir.Shape([]))
     condition = _new_input(op, copy, "condition", ir.DataType.BOOL, ir.Shape([]))
     old_inputs = [copy.inputs[0], copy.inputs[1], *(copy.inputs[2 + index] for index in read)]
     t = inner.Sub(inner.Sub(iterations, 1), iteration)
     begin = [inner.Gather(record, t, axis=0) for record in records]
+    begin += [inner.SequenceAt(history, t) for history in histories]
     states = dict(zip(read, begin[1:], strict=True))
     # A body may declare its condition as a vector of one element.
     old_condition = condition if not copy.inputs[1].shape else inner.Unsqueeze(condition, [0])
@@ -83,6 +95,36 @@ def loop(op: Builder, node: ir.Node, *dys: ir.Value | None) -> Cotangents:
     unread = [(node.inputs[2 + index], dys[index]) for index in written]
     kept = [(x, _if_nothing_ran(op, iterations, x, dy)) for x, dy in unread if op.carries(x)]
     return _collect(op, [*inputs, *captured, *(x for x, _ in kept)], [*outputs, *(dx for _, dx in kept)])
+
+
+def _with_histories(op: Builder, node: ir.Node, growing: Sequence[int]) -> ir.Node:
+    """Put a Loop in the place of `node` that also carries sequences, of all that these states have been."""
+    if op.opset < SINCE:
+        raise NeedsOpsetError("Loop over a sequence", SINCE)
+    graph, body = node.graph, node.attributes["body"].as_graph()
+    assert isinstance(graph, ir.Graph)
+    inner, count = op.subgraph(body), len(body.inputs) - 2
+    empty = []
+    for place, index in enumerate(growing):
+        state = body.inputs[2 + index]
+        kind = ir.SequenceType(ir.TensorType(state.dtype))
+        name = op.unique_name(f"{node.name or node.outputs[0].name}/{state.name}/history")
+        empty.append(insert(node, "SequenceEmpty", [], f"{name}/empty", dtype=int(state.dtype)))
+        history = ir.Value(name=name, type=kind)
+        longer = inner.SequenceInsert(history, state)
+        empty[-1].type = longer.type = kind
+        body.inputs.append(history)
+        body.outputs.insert(1 + count + place, longer)
+    old = node.outputs
+    outputs = [ir.Value(name=op.unique_name(f"{old[0].name}/again")) for _ in range(len(old) + len(growing))]
+    for output, history in zip(outputs[count:], body.outputs[1 + count : 1 + count + len(growing)], strict=False):
+        output.type = history.type
+    loop = ir.Node("", "Loop", [*node.inputs, *empty], node.attributes.values(), outputs=outputs, name=node.name)
+    graph.insert_before(node, loop)
+    for before, after in zip(old, [*outputs[:count], *outputs[count + len(growing) :]], strict=True):
+        take_over(before, after)
+    graph.remove(node, safe=True)
+    return loop
 
 
 def _is_read(state: ir.Value, body: ir.Graph) -> bool:

@@ -19,9 +19,9 @@ from onward.graph.contrib.registry import (
     note_refusal,
     refuse_what_is_left_out,
 )
+from onward.graph.inference import infer_shapes
 from onward.graph.nodes import is_used, subgraphs, take_over
 from onward.graph.opsets import all_schemas, schema
-from onward.graph.shapes import infer_shapes
 from onward.graph.skeleton import LARGEST_KEPT
 from onward.graph.upgrade import in_lowest_opset
 

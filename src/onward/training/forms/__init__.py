@@ -12,8 +12,8 @@ import onnx_ir as ir
 
 from onward.autodiff.sweep import differentiable_path
 from onward.graph.builder import Builder
+from onward.graph.inference import infer_shapes
 from onward.graph.replacement import Replacement, replace_node
-from onward.graph.shapes import infer_shapes
 from onward.training.forms.channels import put_channels_first
 from onward.training.forms.depthwise import depthwise_convolution
 from onward.training.forms.pooling import maximum

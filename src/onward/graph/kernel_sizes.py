@@ -1,0 +1,218 @@
+"""The sizes that onnxruntime's kernels give their results, for operators of which onnx's inference says otherwise.
+
+onnx multiplies the scales of Resize in double precision and onnxruntime in single: 6 elements by 5/6 are 4 or 5. Older
+versions of the pooling operators count windows that begin in the padding, ConvTranspose forgets axes, and Slice of
+opset 10 keeps the name of a size that it cuts. onnxruntime runs the model, so its sizes are the true ones.
+`tests/graph/test_inferred_sizes.py` compares them for every operator whose sizes are arithmetic.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from onward.graph.nodes import attribute, constant_of, input_at, integers
+from onward.graph.shapes import Dim, dims
+
+Shape = list[Dim]
+
+
+def kernel_shape(node: ir.Node) -> Shape | None:
+    """The shape of each output of a node as onnxruntime makes it, None for a size that is not known.
+
+    None instead of a shape where inference can be trusted, or nothing is known of the input.
+    """
+    rule = _RULES.get(node.op_type) if node.domain == "" else None
+    x = input_at(node, 0)
+    shape = None if x is None else dims(x)
+    return None if rule is None or shape is None else rule(node, list(shape))
+
+
+def contradicts(claimed: Sequence[Dim] | None, true: Shape) -> bool:
+    """Whether a claim may be wrong: it has other numbers, or a number or name for what is not known."""
+    if claimed is None:
+        return False
+    if len(claimed) != len(true):
+        return True
+    pairs = zip(claimed, true, strict=True)
+    return any(claim != size for claim, size in pairs if _says_something(claim) and not _names_number(claim, size))
+
+
+def _says_something(size: Dim) -> bool:
+    return isinstance(size, int) or (size is not None and not size.startswith("unk__"))
+
+
+def _names_number(claim: Dim, size: Dim) -> bool:
+    return isinstance(claim, str) and isinstance(size, int)
+
+
+def _pool(node: ir.Node, shape: Shape) -> Shape | None:
+    """Windows that begin behind the image do not count, also where the number is rounded up."""
+    kernel: tuple[int, ...] = attribute(node, "kernel_shape", ())
+    n = len(kernel)
+    if len(shape) != n + 2 or attribute(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID", *_SAME):
+        return None
+    strides: tuple[int, ...] = attribute(node, "strides", (1,) * n)
+    dilations: tuple[int, ...] = attribute(node, "dilations", (1,) * n)
+    pads: tuple[int, ...] = attribute(node, "pads", (0,) * 2 * n)
+    if (len(strides), len(dilations), len(pads)) != (n, n, 2 * n) or min(strides, default=1) < 1:
+        return None
+    windows = zip(shape[2:], kernel, strides, dilations, pads[:n], pads[n:], strict=True)
+    return [*shape[:2], *(_positions(node, *window) for window in windows)]
+
+
+_SAME = ("SAME_UPPER", "SAME_LOWER")
+
+
+def _positions(node: ir.Node, size: Dim, kernel: int, stride: int, dilation: int, before: int, after: int) -> Dim:
+    if not isinstance(size, int):
+        return None
+    how = attribute(node, "auto_pad", "NOTSET")
+    if how != "NOTSET":
+        before = after = 0
+    if how in _SAME:
+        total = (-(-size // stride) - 1) * stride + kernel - size
+        before = -(-total // 2) if how == "SAME_LOWER" else total // 2
+        after = total - before
+    room = size + before + after - dilation * (kernel - 1) - 1
+    if room < 0:
+        return None  # onnxruntime refuses
+    if not attribute(node, "ceil_mode", 0):
+        return room // stride + 1
+    count = -(-room // stride) + 1
+    return count - 1 if (count - 1) * stride >= size + before else count
+
+
+def _conv_transpose(node: ir.Node, shape: Shape) -> Shape | None:
+    """Of those that say what they want: inference gives up between two axes where that is less than there was.
+
+    Where padding is to make the result as many times larger as there are strides, it adds the output padding to that.
+    """
+    n = len(shape) - 2
+    weights = None if input_at(node, 1) is None else dims(node.inputs[1])  # type: ignore[arg-type]
+    if weights is None or len(weights) != n + 2:
+        return None
+    channels = weights[1] * attribute(node, "group", 1) if isinstance(weights[1], int) else None
+    wanted: tuple[int, ...] = attribute(node, "output_shape", ())
+    if len(wanted) >= n > 0:
+        return [shape[0], channels, *wanted[len(wanted) - n :]]
+    kernel: Sequence[Dim] = attribute(node, "kernel_shape", weights[2:])
+    strides: Sequence[int] = attribute(node, "strides", (1,) * n)
+    dilations: Sequence[int] = attribute(node, "dilations", (1,) * n)
+    added: Sequence[int] = attribute(node, "output_padding", (0,) * n)
+    settings = (kernel, strides, dilations, added)
+    if attribute(node, "auto_pad", "NOTSET") not in _SAME or any(len(setting) != n for setting in settings):
+        return None
+    rows = zip(shape[2:], *settings, strict=True)
+    return [shape[0], channels, *(_enlarged(*row) for row in rows)]
+
+
+def _enlarged(size: Dim, kernel: Dim, stride: int, dilation: int, added: int) -> Dim:
+    if not isinstance(size, int) or not isinstance(kernel, int):
+        return None
+    return min(size * stride, (size - 1) * stride + dilation * (kernel - 1) + 1 + added)
+
+
+def _slice(node: ir.Node, shape: Shape) -> Shape | None:
+    """A size without number that is cut has no name afterwards."""
+    starts, ends = integers(node, 1, "starts"), integers(node, 2, "ends")
+    axes, steps = integers(node, 3, "axes"), integers(node, 4, "steps")
+    if isinstance(axes, ir.Value) or not isinstance(starts, tuple) or not isinstance(ends, tuple):
+        return None
+    if isinstance(steps, ir.Value):
+        return None
+    axes = tuple(range(len(starts))) if axes is None else axes
+    rows = zip(axes, starts, ends, steps or (1,) * len(axes), strict=False)
+    for axis, start, end, step in rows:
+        if not -len(shape) <= axis < len(shape) or not step:
+            return None
+        size = shape[axis]
+        if isinstance(size, int):
+            shape[axis] = _sliced(size, start, end, step)
+        elif (start, step) != (0, 1) or end < 2**31 - 1:
+            shape[axis] = None
+    return shape
+
+
+def _sliced(size: int, start: int, end: int, step: int) -> int:
+    if size <= 0:
+        return 0
+    # Unlike in Python, a start before the first element is that element, backwards too.
+    lowest, highest = (-1, size - 1) if step < 0 else (0, size)
+    start = min(max(start + size if start < 0 else start, 0), highest)
+    end = min(max(end + size if end < 0 else end, lowest), highest)
+    return len(range(start, end, step))
+
+
+def _resize(node: ir.Node, shape: Shape) -> Shape | None:
+    axes = [axis % len(shape) for axis in attribute(node, "axes", tuple(range(len(shape))))] if shape else []
+    sizes, scales = constant_of(input_at(node, 3)), _scales(node)
+    if _is_given(input_at(node, 3)):
+        found = _sizes(node, shape, axes, sizes)
+    elif scales is None or len(scales) != len(axes):
+        found = [None] * len(axes)
+    else:
+        found = [resized(shape[axis], scale) for axis, scale in zip(axes, scales, strict=True)]
+    for axis, size in zip(axes, found, strict=True):
+        shape[axis] = size
+    return shape
+
+
+def resized(size: Dim, scale: float) -> Dim:
+    """The size that onnxruntime makes of another: the product in single precision, rounded down."""
+    if scale == 1:
+        return size
+    product = np.float32(size) * np.float32(scale) if isinstance(size, int) else np.float32(np.nan)
+    return int(product) if np.isfinite(product) else None
+
+
+def _scales(node: ir.Node) -> list[float] | None:
+    if "scales" in node.attributes:  # Upsample in opset 7
+        listed: tuple[float, ...] = attribute(node, "scales", ())
+        return [float(scale) for scale in listed]
+    before_opset_11 = node.op_type == "Upsample" or len(node.inputs) == 2
+    known = constant_of(input_at(node, 1 if before_opset_11 else 2))
+    return None if known is None else [float(scale) for scale in known.reshape(-1)]
+
+
+def _is_given(value: ir.Value | None) -> bool:
+    """Whether an optional input is there; before opset 13 an empty tensor stands for one that is not."""
+    known = constant_of(value)
+    return value is not None and (known is None or known.size > 0)
+
+
+def _sizes(node: ir.Node, shape: Shape, axes: Sequence[int], wanted: np.ndarray | None) -> Shape:
+    policy = attribute(node, "keep_aspect_ratio_policy", "stretch")
+    if wanted is None or wanted.size != len(axes):
+        return [None] * len(axes)
+    if policy == "stretch":
+        return [int(size) for size in wanted]
+    before = [shape[axis] for axis in axes]
+    if min(attribute(node, "axes", (0,))) < 0 or not all(isinstance(size, int) for size in before):
+        # onnxruntime 1.31 does not find axes that are counted from the end, and resizes nothing.
+        return [None] * len(axes)
+    lengths: np.ndarray = np.array(before, np.float32)
+    if not np.all(lengths > 0):
+        return [None] * len(axes)
+    ratios = wanted.astype(np.float32) / lengths
+    scale = np.float32(ratios.min() if policy == "not_larger" else ratios.max())
+    return [math.floor(scale * length + np.float32(0.5)) for length in lengths]
+
+
+_RULES: dict[str, Callable[[ir.Node, Shape], Shape | None]] = {
+    "AveragePool": _pool,
+    "ConvTranspose": _conv_transpose,
+    "LpPool": _pool,
+    "MaxPool": _pool,
+    "Resize": _resize,
+    "Slice": _slice,
+    "Upsample": _resize,
+}
+
+
+def doubtful(graphs: Iterable[ir.Graph]) -> list[ir.Node]:
+    """The nodes whose sizes are to be compared."""
+    return [node for graph in graphs for node in graph if node.op_type in _RULES and node.domain == ""]

@@ -1,0 +1,52 @@
+"""Say again what size a result has, where onnx's inference gets it wrong: onnxruntime infers when it loads a model.
+
+Gradients are computed with the true sizes; it would refuse to add a tensor of 5 elements to one that it takes for 4.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from onward.graph.inference import MISJUDGED
+from onward.graph.nodes import constant_of, input_at, is_used
+from onward.graph.sequences import constant
+from onward.graph.shapes import Dim, dims
+
+
+def restate_sizes(model: ir.Model) -> None:
+    """Put a Reshape to the true sizes behind each result whose sizes are misjudged, in place. It moves no data."""
+    for graph in (model.graph, *model.graph.subgraphs()):
+        for node in list(graph):
+            if node.domain == "" and any(output.meta.get(MISJUDGED) for output in node.outputs):
+                shape = dims(node.outputs[0])
+                for output in node.outputs:
+                    if shape is not None and is_used(output):
+                        _restate(output, shape, model.graph)
+
+
+def _restate(value: ir.Value, shape: tuple[Dim, ...], main: ir.Graph) -> None:
+    # 0 stands for the size that the tensor has.
+    target = np.array([size if isinstance(size, int) else 0 for size in shape], np.int64)
+    node = value.producer()
+    assert node is not None
+    assert isinstance(node.graph, ir.Graph)
+    if not target.any() or any(_states(reader, target) for reader in value.consumers()):
+        return
+    name = value.name
+    value.name = f"{name}/misjudged"
+    sizes = constant(f"{name}/true_shape", target, main)
+    again = ir.node("Reshape", [], name=f"{name}/restated")
+    node.graph.insert_after(node, again)
+    stated = again.outputs[0]
+    stated.type, stated.shape = value.type, ir.Shape(shape)
+    ir.convenience.replace_all_uses_with(value, stated, replace_graph_outputs=True)
+    again.resize_inputs(2)
+    again.replace_input_with(0, value)
+    again.replace_input_with(1, sizes)
+    stated.name = name
+
+
+def _states(reader: ir.Node, target: np.ndarray) -> bool:
+    known = constant_of(input_at(reader, 1)) if reader.op_type == "Reshape" and reader.domain == "" else None
+    return known is not None and np.array_equal(known, target)

@@ -1,0 +1,92 @@
+"""Stand-ins in the copy of a model that onnx's inference gets: for what it does not know, gets wrong, or dies of.
+
+A stand-in gives the same types and, as far as they are true, the same sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import onnx
+from onnx import helper
+
+from onward.graph.guard import show_guards
+
+# Written to nodes that inference must not see; what is known of their sizes is in the value_info of their results.
+HIDDEN = "onward.hidden"
+_UNKNOWN = "onward/unknown"  # an input of which nothing is known
+
+
+def put_stand_ins(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Put stand-ins into `proto`, in place."""
+    for graph in _graphs(proto):
+        show_guards(graph)
+        for node in graph.node:
+            if node.op_type == "GroupNormalization" and node.domain == "":
+                _become(node, "Identity", node.input[:1])  # onnx infers nothing of it
+    _show_constants_to_bodies(proto)
+    for graph in list(_graphs(proto)):
+        _hide_marked(graph, proto.graph)
+    return proto
+
+
+def squeeze_ranges(proto: onnx.ModelProto) -> None:
+    """Range wants scalars; onnxruntime also takes vectors of one element, and the body of AffineGrid has them."""
+    for graph in _graphs(proto):
+        for index in reversed(range(len(graph.node))):
+            node = graph.node[index]
+            if node.op_type == "Range" and node.domain == "":
+                scalars = [f"{node.output[0]}/scalar_{place}" for place in range(3)]
+                for place, name in enumerate(scalars):
+                    graph.node.insert(index, helper.make_node("Squeeze", [node.input[place]], [name]))
+                node.input[:] = scalars
+
+
+def _graphs(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
+    graphs = [proto.graph]
+    for graph in graphs:
+        yield graph
+        for node in graph.node:
+            for attribute in node.attribute:
+                graphs.extend([attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else attribute.graphs)
+
+
+def _become(node: onnx.NodeProto, op_type: str, inputs: Sequence[str]) -> None:
+    node.op_type, node.input[:] = op_type, list(inputs)
+    del node.attribute[:]
+
+
+def _show_constants_to_bodies(proto: onnx.ModelProto) -> None:
+    """Copy integers of the main graph (axes, shapes) into the bodies that use them: inference does not look outside."""
+    integers = {
+        tensor.name: tensor
+        for tensor in proto.graph.initializer
+        if tensor.data_type in (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
+    }
+    for graph in list(_graphs(proto))[1:]:
+        shown: set[str] = set()
+        for node in graph.node:
+            for index, name in enumerate(node.input):
+                if name in integers:
+                    # Another name: an inner value must not be called as an outer one.
+                    node.input[index] = f"{name}/in/{graph.name}"
+                    shown.add(name)
+        for name in sorted(shown):
+            copy = graph.initializer.add()
+            copy.CopyFrom(integers[name])
+            copy.name = f"{name}/in/{graph.name}"
+
+
+def _hide_marked(graph: onnx.GraphProto, main: onnx.GraphProto) -> None:
+    """In place of nodes that are marked: a Tile of which only the rank follows."""
+    for index in reversed(range(len(graph.node))):
+        node = graph.node[index]
+        if not any(entry.key == HIDDEN for entry in node.metadata_props):
+            continue
+        if all(value.name != _UNKNOWN for value in main.input):
+            main.input.append(helper.make_tensor_value_info(_UNKNOWN, onnx.TensorProto.INT64, None))
+        _become(node, "Tile", [node.input[0], _UNKNOWN])
+        for output in node.output[1:]:  # the places of the maxima, in the shape of these
+            places = helper.make_node("Cast", node.output[:1], [output], to=onnx.TensorProto.INT64)
+            graph.node.insert(index + 1, places)
+        del node.output[1:]
