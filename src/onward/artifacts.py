@@ -17,8 +17,10 @@ import onnx_ir as ir
 from onward import losses, onnxblock, optim
 from onward.errors import InvalidModelError, OnwardError
 from onward.graph import provenance
+from onward.graph.naming import listed
 from onward.graph.prepare import load
 from onward.graph.saving import save_model
+from onward.graph.shapes import FLOATING
 from onward.onnxblock.loss import FunctionLoss
 from onward.onnxblock.model_accessor import ModelAccessor
 from onward.onnxblock.optim import RecipeOptimizer
@@ -105,6 +107,10 @@ class Artifacts:
     frozen: list[str]
     paths: dict[str, Path]
 
+    def __repr__(self) -> str:
+        files = {what: str(path) for what, path in self.paths.items()}
+        return f"Artifacts(trainable={self.trainable}, frozen={self.frozen}, paths={files})"
+
 
 def generate_artifacts(
     model: onnx.ModelProto | str | os.PathLike[str],
@@ -149,6 +155,10 @@ def generate_artifacts(
     Returns:
         The models, the names of the parameters, and the paths of the files.
     """
+    if not isinstance(prefix, str) or Path(f"{prefix}x").name != f"{prefix}x":
+        raise OnwardError(
+            f"`prefix` is what the names of the files begin with, not {prefix!r}; folders go into `artifact_directory`"
+        )
     proto, path = _load(model)
     if separate_shared:
         proto = _with_separated_parameters(path or proto)
@@ -158,7 +168,7 @@ def generate_artifacts(
         trainable=None if requires_grad is None else _listed("requires_grad", requires_grad),
         frozen=_listed("frozen_params", frozen_params),
         loss_inputs=_loss_inputs(proto, loss_block, loss_input_names),
-        outputs=_listed("additional output names", additional_output_names),
+        outputs=_listed("additional_output_names", additional_output_names),
     )
     library = None if custom_op_library is None else Path(os.fsdecode(custom_op_library))
     with contextlib.nullcontext() if library is None else onnxblock.custom_op_library(library):
@@ -174,7 +184,7 @@ def generate_artifacts(
         {name: models.trainable[name].numpy() for name in trainable},
         {name: tensor.numpy() for name, tensor in models.frozen.items()},
     )
-    directory = Path.cwd() if artifact_directory is None else Path(os.fsdecode(artifact_directory))
+    directory = _directory(artifact_directory)
     paths = {what: directory / f"{prefix}{what}.onnx" for what in protos}
     paths["checkpoint"] = directory / f"{prefix}checkpoint"
     if nominal_checkpoint:
@@ -237,11 +247,13 @@ def _size(model: onnx.ModelProto) -> int:
 
 def _listed(argument: str, names: Any) -> list[str]:
     """A list of names, each once."""
-    if names is None:
-        return []
-    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-        raise OnwardError(f"Unknown type provided for {argument} {type(names)}. Expected a list of names.")
-    return list(dict.fromkeys(names))
+    return [] if names is None else list(dict.fromkeys(listed(argument, names)))
+
+
+def _directory(given: Any) -> Path:
+    if given is not None and not isinstance(given, (str, bytes, os.PathLike)):
+        raise OnwardError(f"`artifact_directory` is a path, not {given!r}")
+    return Path.cwd() if given is None else Path(os.fsdecode(given))
 
 
 def _loss_block(loss: Any) -> onnxblock.Block:
@@ -251,20 +263,14 @@ def _loss_block(loss: Any) -> onnxblock.Block:
         return getattr(onnxblock.loss, loss.name)()
     if isinstance(loss, onnxblock.Block):
         return loss
-    if isinstance(loss, onnx.ModelProto) or (isinstance(loss, (str, os.PathLike)) and _is_file_name(loss)):
-        return FunctionLoss(losses.from_model(loss))
-    if isinstance(loss, str):
-        return _loss_block(LossType[loss]) if loss in LossType.__members__ else FunctionLoss(losses.get(loss))
-    if callable(loss) and not isinstance(loss, type):
-        return FunctionLoss(loss)
-    raise OnwardError(
-        f"Unknown loss provided {type(loss)}. Expected loss to be a LossType, an onnxblock.Block, the name of a loss "
-        "of onward.losses, a function (op, prediction, *targets) or an ONNX model."
-    )
-
-
-def _is_file_name(loss: str | os.PathLike[str]) -> bool:
-    return not isinstance(loss, str) or loss.endswith(".onnx")
+    if isinstance(loss, str) and loss in LossType.__members__:
+        return _loss_block(LossType[loss])
+    if not isinstance(loss, (str, os.PathLike, onnx.ModelProto)) and (not callable(loss) or isinstance(loss, type)):
+        raise OnwardError(
+            f"Unknown loss provided {type(loss)}. Expected loss to be a LossType, an onnxblock.Block, the name of a "
+            "loss of onward.losses, a function (op, prediction, *targets) or an ONNX model."
+        )
+    return FunctionLoss(losses.get(loss))
 
 
 def _loss_inputs(model: onnx.ModelProto, loss: onnxblock.Block, names: Sequence[str] | None) -> list[str]:
@@ -276,12 +282,17 @@ def _loss_inputs(model: onnx.ModelProto, loss: onnxblock.Block, names: Sequence[
         raise OnwardError("the model has no outputs, so there is nothing to train")
     # The original gives a second output to the loss in place of its target, and trains towards that.
     if isinstance(loss, FunctionLoss) and len(outputs) != loss.predictions:
+        floating = [output.name for output in model.graph.output if _is_floating(output)]
         raise OnwardError(
             f"the model has {len(outputs)} outputs ({', '.join(outputs)}), but the loss takes {loss.predictions} of "
-            f"them; say which, for instance loss_input_names={outputs[: loss.predictions]!r}, or give a block that "
-            "combines them"
+            f"them; say which, for instance loss_input_names={(floating or outputs)[: loss.predictions]!r}, or give a "
+            "block that combines them"
         )
     return outputs
+
+
+def _is_floating(value: onnx.ValueInfoProto) -> bool:
+    return value.type.tensor_type.elem_type in {int(dtype) for dtype in FLOATING}
 
 
 def _optimizer_block(optimizer: Any) -> onnxblock.ForwardBlock | None:

@@ -45,3 +45,7 @@ class OnwardWarning(UserWarning):
 
 class ExporterWarning(OnwardWarning):
     """The file is another model than the one that was exported: torch's exporters merge, fold and drop parameters."""
+
+
+class LossWarning(OnwardWarning):
+    """A loss is given what it is not made for, such as probabilities in place of logits."""

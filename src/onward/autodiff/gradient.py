@@ -16,8 +16,10 @@ from onward.autodiff.sweep import backpropagate
 from onward.errors import NotDifferentiableError, OnwardError, UnknownNameError
 from onward.graph.builder import Builder
 from onward.graph.finish import finish, make_way, publish, to_input
+from onward.graph.naming import listed, quoted
 from onward.graph.nodes import all_values
 from onward.graph.parameters import parameters as parameters_of
+from onward.graph.parameters import weights_elsewhere
 from onward.graph.prepare import ModelLike, prepare
 from onward.graph.shapes import is_floating, static_shape, static_size
 from onward.graph.upgrade import in_lowest_opset
@@ -88,10 +90,10 @@ def target_names(model: ir.Model, wrt: Sequence[str] | None) -> list[str]:
         if not names:
             raise OnwardError(
                 "the model has no trainable floating-point parameter, so there is nothing to differentiate with "
-                "respect to; name graph inputs or initializers in `wrt`"
+                f"respect to; {weights_elsewhere(model.graph).lower()}name graph inputs or initializers in `wrt`"
             )
         return names
-    wrt = [wrt] if isinstance(wrt, str) else list(wrt)
+    wrt = listed("wrt", wrt, one=True)
     # Constants of subgraphs are in the main graph by now; what else is inside a subgraph has no one value.
     inner = [output for node in model.graph for output in node.outputs]
     known = (*model.graph.inputs, *model.graph.initializers.values(), *inner)
@@ -113,7 +115,7 @@ def output_names(model: ir.Model, of: str | Sequence[str] | None) -> list[str]:
     outputs = {output.name: output for output in model.graph.outputs if output.name}
     if not outputs:
         raise OnwardError("the model has no outputs, so there is nothing to differentiate")
-    names = [next(iter(outputs))] if of is None else [of] if isinstance(of, str) else list(of)
+    names = [next(iter(outputs))] if of is None else listed("of", of, one=True)
     unknown = [name for name in names if name not in outputs]
     if unknown:
         raise UnknownNameError(_unknown_names("of", unknown, list(outputs)))
@@ -131,8 +133,9 @@ def output_names(model: ir.Model, of: str | Sequence[str] | None) -> list[str]:
 
 def _other_output(outputs: Mapping[str, ir.Value], chosen: ir.Value) -> str:
     """What to name in `of` instead of an output without derivative: models may end in an ArgMax."""
-    if any(is_floating(output) for output in outputs.values()):
-        return f"Name another output in `of`; the model has {', '.join(map(repr, outputs))}."
+    floating = [name for name, output in outputs.items() if is_floating(output)]
+    if floating:
+        return f"Name another output in `of`: {quoted(floating)}."
     value: ir.Value | None = chosen
     while value is not None and not is_floating(value):
         producer = value.producer()
@@ -148,10 +151,7 @@ def _candidates(model: ir.Model) -> list[str]:
 
 
 def _unknown_names(argument: str, unknown: list[str], known: list[str]) -> str:
-    shown = ", ".join(map(repr, known[:20])) + (f" and {len(known) - 20} more" if len(known) > 20 else "")
-    return (
-        f"`{argument}` names {', '.join(map(repr, unknown))}, which the model does not have; it has {shown or 'none'}"
-    )
+    return f"`{argument}` names {quoted(unknown)}, which the model does not have; it has {quoted(known) or 'none'}"
 
 
 def _refuse_repetition(argument: str, names: Sequence[str]) -> None:

@@ -199,7 +199,11 @@ class Emitter:
         ]
         if not later:
             types = [str(x.dtype) if isinstance(x, ir.Value) else repr(x) for x in inputs]
-            raise OnwardError(f"no opset has {op_type}({', '.join(types)}) with attributes {sorted(attributes)}")
+            newest = max(all_schemas(op_type), key=lambda s: s.since_version)
+            raise OnwardError(
+                f"no opset has {op_type}({', '.join(types)}) with attributes {sorted(attributes)}; it takes "
+                f"({', '.join(formal.name for formal in newest.inputs)}) and attributes {sorted(newest.attributes)}"
+            )
         raise NeedsOpsetError(op_type, min(s.since_version for s in later))
 
     def _literals_to_constants(self, spec: onnx.defs.OpSchema, inputs: Sequence[Operand]) -> list[ir.Value | None]:

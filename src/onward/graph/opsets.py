@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 from importlib import metadata
 
 import onnx
 
-from onward.errors import OpsetError
+from onward.errors import OpsetError, UnknownNameError
 
 # The newest default-domain opset and IR version that onnxruntime loads, by its minor release: measured by loading an
 # Identity model in each of the releases 1.17 to 1.31. One that is not listed accepts what the nearest older one does.
@@ -66,8 +67,14 @@ def schema(op_type: str, opset: int, domain: str = "") -> onnx.defs.OpSchema:
     try:
         return onnx.defs.get_schema(op_type, opset, domain)
     except onnx.defs.SchemaError:
-        first = min(s.since_version for s in all_schemas(op_type, domain))
-        raise NeedsOpsetError(op_type, first) from None
+        versions = [s.since_version for s in all_schemas(op_type, domain)]
+        if not versions:
+            known = {s.name for s in _schemas_with_history() if s.domain == domain}
+            close = difflib.get_close_matches(op_type, known, 1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            where = f"the domain {domain!r}" if domain else "the ONNX standard"
+            raise UnknownNameError(f"there is no operator {op_type} in {where}{hint}") from None
+        raise NeedsOpsetError(op_type, min(versions)) from None
 
 
 @functools.cache

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from onward.graph.nodes import describe
 from onward.graph.opsets import all_schemas
 from onward.graph.provenance.record import FOLDED_FROM, KIND, REQUIRES_GRAD, folded_from
 from onward.graph.shapes import is_floating
@@ -114,6 +115,21 @@ def is_baked_scalar(value: ir.Value) -> bool:
     if value.const_value is None or value.const_value.size != 1:
         return False
     return was_constant_node(value) or FOLDED_FROM in value.metadata_props
+
+
+def weights_elsewhere(graph: ir.Graph) -> str:
+    """A sentence on nodes whose numbers are attributes, as those of ai.onnx.ml are; empty if there are none."""
+    kinds = (ir.AttributeType.FLOATS, ir.AttributeType.TENSOR)
+    nodes = {
+        node: [name for name, attr in node.attributes.items() if attr.type in kinds]
+        for node in graph.all_nodes()
+        if node.domain not in ("", "com.microsoft")
+    }
+    found = [f"{describe(node)} ({', '.join(names)})" for node, names in nodes.items() if names]
+    if not found:
+        return ""
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    return f"The weights of {', '.join(found[:3])}{more} are attributes, which cannot be trained. "
 
 
 def _judge(value: ir.Value) -> Parameter:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
@@ -22,6 +23,7 @@ import onnx_ir as ir
 
 from onward.errors import OnwardError
 from onward.graph.builder import Builder
+from onward.graph.tracing import traced
 from onward.losses.target import TargetKind, declare, like_prediction, matched, not_empty
 
 Loss = Callable[..., ir.Value]
@@ -47,6 +49,9 @@ def targets(**kinds: TargetKind) -> Callable[[F], F]:
         unknown = [name for name in kinds if name not in names]
         if unknown:
             raise OnwardError(f"@targets names {unknown}, but {loss_name(loss)} has the parameters {names}")
+        wrong = [name for name, kind in kinds.items() if not callable(kind)]
+        if wrong:
+            raise OnwardError(f"@targets of {loss_name(loss)}: {wrong} must be functions of the predictions")
         predictions = tuple(name for name in names if name not in kinds)
         parameters = inspect.signature(loss)
 
@@ -129,17 +134,44 @@ def target_inputs(loss: Loss, predictions: Sequence[ir.Value]) -> dict[str, ir.V
     return inputs
 
 
+def prediction_count(loss: Loss) -> int | None:
+    """How many predictions a loss takes; None for one that does not say."""
+    declared = declared_signature(loss)
+    return None if declared is None else len(declared.predictions)
+
+
 def apply(op: Builder, loss: Loss, predictions: Sequence[ir.Value], targets: Mapping[str, ir.Value]) -> ir.Value:
     """Emit a loss, its values bound by the names of its parameters."""
     signature = loss_signature(loss, len(predictions))
     values = {**dict(zip(signature.predictions, predictions, strict=True)), **targets}
+    last = op.graph[-1] if len(op.graph) else None
     with op, op.scope("loss"):
         if declared_signature(loss) is None:
             values.update(match(op, loss, values, signature.predictions, signature.targets, _options(loss)))
-        result = loss(op, **values)
-    if not isinstance(result, ir.Value):
-        raise OnwardError(f"the loss {loss_name(loss)} returned {type(result).__name__}; a loss returns one ir.Value")
+        with traced(f"the loss {loss_name(loss)}"):
+            result = loss(op, **values)
+    _check_result(op, loss, result, last)
     return result
+
+
+def _check_result(op: Builder, loss: Loss, result: Any, last: ir.Node | None) -> None:
+    """See that a loss returned a value, and used no others than those of the graph; `last` was there before."""
+    if not isinstance(result, ir.Value):
+        raise OnwardError(
+            f"the loss {loss_name(loss)} returned {type(result).__name__}; a loss returns one value, which operators "
+            "make: `return op.ReduceMean(op.Abs(prediction - target), keepdims=0)`"
+        )
+    emitted = list(itertools.takewhile(lambda node: node is not last, reversed(op.graph)))
+    foreign = [
+        value
+        for value in (result, *(value for node in emitted for value in node.inputs))
+        if value is not None and value.graph is not op.graph
+    ]
+    if foreign:
+        raise OnwardError(
+            f"the loss {loss_name(loss)} uses the value {foreign[0].name!r}, which is not in the graph that it is put "
+            "into; use its parameters, and make constants with op.constant(...)"
+        )
 
 
 def _options(loss: Loss) -> dict[str, Any]:

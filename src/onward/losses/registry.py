@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from onward.errors import UnknownNameError
+import os
+
+import onnx
+
+from onward.errors import OnwardError, UnknownNameError
 from onward.losses import alignment, classification, margin, probability, regression
 from onward.losses.base import Loss
+from onward.losses.model import from_model
 
 _LOSSES: dict[str, Loss] = {
     loss.__name__: loss
@@ -34,13 +39,20 @@ _LOSSES: dict[str, Loss] = {
 }
 
 
-def get(loss: str | Loss) -> Loss:
-    """The loss of that name; a function is returned as it is."""
-    if not isinstance(loss, str):
-        return loss
-    if loss not in _LOSSES:
-        raise UnknownNameError(f"there is no loss {loss!r}; there are {', '.join(names())}, or write a function")
-    return _LOSSES[loss]
+def get(loss: str | os.PathLike[str] | onnx.ModelProto | Loss) -> Loss:
+    """The loss of that name, or of an ONNX model (or its file); a function is returned as it is."""
+    if isinstance(loss, (onnx.ModelProto, os.PathLike)) or (isinstance(loss, str) and loss.endswith(".onnx")):
+        return from_model(loss)
+    if isinstance(loss, str):
+        if loss not in _LOSSES:
+            raise UnknownNameError(f"there is no loss {loss!r}; there are {', '.join(names())}, or write a function")
+        return _LOSSES[loss]
+    if not callable(loss) or isinstance(loss, type):
+        raise OnwardError(
+            f"a loss is the name of one of onward.losses ({', '.join(names())}), a function (op, prediction, *targets) "
+            f"or an ONNX model, not {loss!r}"
+        )
+    return loss
 
 
 def names() -> list[str]:

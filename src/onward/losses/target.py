@@ -19,6 +19,7 @@ from onward.errors import OnwardError
 from onward.graph.builder import Builder
 from onward.graph.guard import guarded, reshaped
 from onward.graph.shapes import Dim, dims, is_placeholder, static_shape
+from onward.graph.tracing import traced
 
 # From the predictions to a fresh value without a name. Keyword parameters of a kind are options of its loss.
 TargetKind = Callable[..., ir.Value]
@@ -78,7 +79,13 @@ def declare(kind: TargetKind, predictions: Sequence[ir.Value], options: Mapping[
     asked = inspect.signature(kind).parameters
     axes: dict[str, Axis] = {}
     probes = [_probe(prediction, index, axes) for index, prediction in enumerate(predictions)]
-    value = kind(probes, **{key: option for key, option in options.items() if key in asked})
+    with traced(f"the kind of target {getattr(kind, '__name__', kind)}"):
+        value = kind(probes, **{key: option for key, option in options.items() if key in asked})
+    if not isinstance(value, ir.Value):
+        raise OnwardError(
+            f"the kind of target {getattr(kind, '__name__', kind)} returned {type(value).__name__}; it takes the "
+            "predictions and returns a fresh ir.Value of the type and shape of the target"
+        )
     found = dims(value)
     if found is None:
         return Target(value, None)

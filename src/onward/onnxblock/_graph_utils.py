@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import onnx
 
-from onward.errors import UnknownValueError
+from onward.errors import OnwardError, UnknownValueError
+from onward.graph.naming import listed
 from onward.onnxblock import model_accessor
 
 _outside_of_models = itertools.count(1)
@@ -39,7 +40,9 @@ def generate_graph_name(token: str) -> str:
 
 def register_graph_outputs(model: onnx.ModelProto, output_names: str | Sequence[str]) -> None:
     """Make these values the outputs of the graph, in place of those it has."""
-    names = [output_names] if isinstance(output_names, str) else list(output_names)
+    names = listed("what a block returns", output_names, one=True)
+    if not names:
+        raise OnwardError("a block returns the names of the outputs of the model; this one returned none")
     typed = {value.name for value in model.graph.value_info}
     # An output that becomes an inner value keeps its type, which inference may not find behind custom operators.
     model.graph.value_info.extend(value for value in model.graph.output if value.name not in typed)

@@ -82,6 +82,9 @@ def _add_node(
     **attributes: Any,
 ) -> str:
     """Append a node with one output to the model; returns the name of the output."""
+    wrong = [name for name in inputs if not isinstance(name, str)]
+    if wrong:
+        raise OnwardError(f"a block takes names of values, not {wrong[0]!r}; blocks.Constant makes a value of a number")
     output_name = generate_graph_name(output or f"{op_type.lower()}_output")
     node_name = generate_graph_name(name or op_type)
     node = onnx.helper.make_node(op_type, inputs, [output_name], node_name, domain=domain, **attributes)
@@ -91,8 +94,25 @@ def _add_node(
 
 def _add_initializer(token: str, values: Any, dtype: int = onnx.TensorProto.FLOAT) -> str:
     """Append an initializer to the model; numbers become tensors of shape [1]."""
+    return _add_tensor(token, np.atleast_1d(_numbers(values, dtype)), dtype)
+
+
+def _add_scalar(token: str, value: float, dtype: int = onnx.TensorProto.FLOAT) -> str:
+    """The same with rank 0. The original's have shape [1], and so has all that is computed with them."""
+    return _add_tensor(token, _numbers(value, dtype), dtype)
+
+
+def _numbers(values: Any, dtype: int) -> np.ndarray:
+    try:
+        if values is not None:
+            return np.asarray(values, dtype=ir.DataType(dtype).numpy())
+    except (TypeError, ValueError):
+        pass
+    raise OnwardError(f"a block needs numbers, not {values!r}")
+
+
+def _add_tensor(token: str, array: np.ndarray, dtype: int) -> str:
     name = generate_graph_name(token)
-    array = np.atleast_1d(np.asarray(values, dtype=ir.DataType(dtype).numpy()))
     tensor = ir.serde.serialize_tensor(ir.tensor(array, dtype=ir.DataType(dtype), name=name))
     model_accessor.current().model.graph.initializer.append(tensor)
     return name
@@ -135,7 +155,7 @@ def _converted(accessor: model_accessor.ModelAccessor, name: str, dtype: int) ->
     tensor = next((tensor for tensor in accessor.model.graph.initializer if tensor.name == name), None)
     if tensor is None or tensor.data_type == dtype or dtype not in (int(t) for t in _FLOATS):
         return name
-    return _add_initializer("initializer", onnx.numpy_helper.to_array(tensor), dtype)
+    return _add_scalar("initializer", float(onnx.numpy_helper.to_array(tensor)), dtype)
 
 
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
@@ -238,14 +258,17 @@ class Abs(_UnaryOp):
 
 
 class Constant(Block):
-    """A number, as an initializer of shape [1]; float, unless Add, Sub, Mul or Div meets it with another type."""
+    """A number, as an initializer of rank 0; float, unless Add, Sub, Mul or Div meets it with another type.
+
+    That of the original has shape [1], and a loss made with it too, which is no number for `float(loss)`.
+    """
 
     def __init__(self, value_float: float) -> None:
         super().__init__()
         self._value = value_float
 
     def build(self) -> str:
-        name = _add_initializer("initializer", self._value)
+        name = _add_scalar("initializer", self._value)
         model_accessor.current().constants.add(name)
         return name
 
@@ -283,15 +306,6 @@ class Clip(Block):
         for token, bound in self._bounds.items():
             inputs.append("" if bound is None else _add_scalar(token, bound, dtype))
         return _add_node("Clip", inputs)
-
-
-def _add_scalar(token: str, value: float, dtype: int) -> str:
-    """A bound of Clip has rank 0 by the standard; the original's has shape [1], which onnxruntime takes too."""
-    name = generate_graph_name(token)
-    array = np.asarray(value, dtype=ir.DataType(dtype).numpy())
-    tensor = ir.serde.serialize_tensor(ir.tensor(array, dtype=ir.DataType(dtype), name=name))
-    model_accessor.current().model.graph.initializer.append(tensor)
-    return name
 
 
 class PassThrough(Block):
@@ -364,6 +378,8 @@ class Cast(Block):
 
     def __init__(self, to: int) -> None:
         super().__init__()
+        if to not in onnx.TensorProto.DataType.values():
+            raise OnwardError(f"Cast needs a type, such as onnx.TensorProto.FLOAT, not {to!r}")
         self._to = to
 
     def build(self, cast_input_name: str) -> str:
@@ -380,6 +396,8 @@ class Linear(Block):
         self, in_features: int, out_features: int, bias: bool = True, alpha: float = 1.0, beta: float = 1.0
     ) -> None:
         super().__init__()
+        if not all(isinstance(size, int) and size > 0 for size in (in_features, out_features)):
+            raise OnwardError(f"Linear needs two sizes, not {in_features!r} and {out_features!r}")
         self._shape = (in_features, out_features)
         self._bias, self._alpha, self._beta = bias, alpha, beta
 

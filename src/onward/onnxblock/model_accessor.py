@@ -23,6 +23,7 @@ from onward.graph.prepare import prepare
 from onward.graph.shapes import dims, is_placeholder
 from onward.graph.skeleton import proto_skeleton
 from onward.graph.upgrade import upgrade
+from onward.losses.activation import remember_origin
 
 _current: ContextVar[ModelAccessor | None] = ContextVar("onward_model_accessor", default=None)
 _library: ContextVar[os.PathLike[str] | None] = ContextVar("onward_custom_op_library", default=None)
@@ -137,7 +138,9 @@ class ModelAccessor:
             return self.value(name)
         known = dims(found)
         shape = None if known is None else ir.Shape([None if is_placeholder(size) else size for size in known])
-        return ir.Value(name=name, type=found.type, shape=shape)
+        value = ir.Value(name=name, type=found.type, shape=shape)
+        remember_origin(value, found)
+        return value
 
     def _prepared_values(self) -> dict[str | None, ir.Value]:
         key = hashlib.sha256(proto_skeleton(self.model).SerializeToString(deterministic=True)).digest()
@@ -258,6 +261,8 @@ def base(model: onnx.ModelProto, model_path: str | os.PathLike[str] | None = Non
     """Let the blocks called inside work on a copy of `model`; `model_path` says where its external data lies."""
     if model is None:
         raise OnwardError("Base onnx model cannot be None. Please use onnxblock.empty_base() to start without one.")
+    if not isinstance(model, onnx.ModelProto):
+        raise OnwardError(f"onnxblock.base takes an onnx.ModelProto, not {type(model).__name__}; onnx.load reads files")
     with _working_on(lambda: ModelAccessor(_own_copy(model), model_path)) as accessor:
         yield accessor
 
@@ -278,6 +283,8 @@ def _own_copy(model: onnx.ModelProto) -> onnx.ModelProto:
 @contextlib.contextmanager
 def empty_base(opset_version: int | None = None) -> Iterator[ModelAccessor]:
     """Let the blocks called inside build a model from nothing, by default in the newest opset that can run."""
+    if opset_version is not None and (not isinstance(opset_version, int) or opset_version < 1):
+        raise OnwardError(f"`opset_version` is the number of an opset, not {opset_version!r}")
     opset, ir_version = accepted_by_runtime()
     known = onnx.defs.onnx_opset_version()
     model = onnx.ModelProto(ir_version=min(ir_version, onnx.IR_VERSION), producer_name="onward")

@@ -17,6 +17,7 @@ from onward.graph.builder import Builder
 from onward.graph.inference import infer_shapes
 from onward.graph.nodes import all_values
 from onward.graph.opsets import NeedsOpsetError
+from onward.losses.activation import remember_origin
 from onward.onnxblock.model_accessor import ModelAccessor
 
 Traced = Callable[[Builder, list[ir.Value]], ir.Value]
@@ -33,6 +34,8 @@ def trace(accessor: ModelAccessor, function: Traced, inputs: Sequence[ir.Value],
 
 def _trace(accessor: ModelAccessor, function: Traced, inputs: Sequence[ir.Value], token: str) -> str:
     own = [ir.Value(name=value.name, type=value.type, shape=value.shape) for value in inputs]
+    for copy, value in zip(own, inputs, strict=True):
+        remember_origin(copy, value)
     graph = ir.Graph(own, [], nodes=[], name="block", opset_imports={"": accessor.opset})
     op = Builder(graph, accessor.opset)
     with op:

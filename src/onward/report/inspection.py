@@ -14,6 +14,7 @@ from onward.autodiff.expansion import Missing, expand_missing_rules
 from onward.autodiff.gradient import output_names, target_names
 from onward.errors import OnwardError, UnknownNameError
 from onward.graph import provenance
+from onward.graph.naming import listed
 from onward.graph.opsets import accepted_by_runtime
 from onward.graph.prepare import ModelLike
 from onward.graph.shapes import dims, is_floating
@@ -107,7 +108,7 @@ class _Inspection:
         except OnwardError as error:
             if self.whole:  # otherwise types may be unknown because inference failed
                 self.blockers.append(blocker_of(error, "output"))
-            wanted = [of] if isinstance(of, str) else of
+            wanted = None if of is None else listed("of", of, one=True)
             names = [value.name or "" for value in self.prepared.graph.outputs[: None if wanted else 1]]
             names = [name for name in names if wanted is None or name in wanted]
         named = [value for value in self.prepared.graph.outputs if value.name in names]
@@ -189,7 +190,7 @@ class _Inspection:
 
 
 def _names(wrt: Sequence[str] | None) -> list[str] | None:
-    return None if wrt is None else [wrt] if isinstance(wrt, str) else list(wrt)
+    return None if wrt is None else listed("wrt", wrt, one=True)
 
 
 def _name_of(model: ModelLike, loaded: ir.Model) -> str:

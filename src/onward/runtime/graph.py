@@ -14,6 +14,7 @@ import onnxruntime
 from onward.errors import InvalidModelError, OnwardError
 from onward.runtime import wire
 from onward.runtime.bound import BoundSession, Destinations, Output, UserInput
+from onward.runtime.refusal import check_targets, explain
 from onward.runtime.session import (
     NUMPY_TYPES,
     default_options,
@@ -86,6 +87,7 @@ class Graph:
         self.signature = Signature.from_json(metadata[METADATA_KEY])
         self.user_inputs = self.signature.input_names(Role.INPUT, Role.TARGET)
         self.user_outputs = self.signature.output_names(Role.LOSS, Role.OUTPUT)
+        self._targets = set(self.signature.input_names(Role.TARGET))
         trained = set(self._state.trainable_names)
         gradients = self.signature.output_names(Role.GRADIENT)
         # Gradients with respect to inputs of the user are outputs too, but they belong to no parameter.
@@ -198,8 +200,7 @@ class Graph:
         try:
             return bound.run(feeds, destinations or _NONE, others or {})
         except Exception as error:  # onnxruntime's exceptions have no common base but this
-            said = f"onnxruntime could not run {self.path.name!r}: {str(error).strip()}"
-            raise OnwardError(f"{said}{self._describe_targets(bound, feeds)}") from error
+            raise OnwardError(explain(str(error).strip(), self.path.name, feeds, self._targets)) from error
 
     def _current(self) -> BoundSession:
         """The session over the state as it is now."""
@@ -215,17 +216,6 @@ class Graph:
             assert self._bound is not None
             return self._bound
 
-    def _describe_targets(self, bound: BoundSession, feeds: Mapping[str, UserInput]) -> str:
-        """What labels were given, for those who look for one that is no class."""
-        said = ""
-        for name in self.signature.input_names(Role.TARGET):
-            if name not in feeds or "int" not in bound.inputs[name].type:
-                continue
-            array = feeds[name] if isinstance(feeds[name], np.ndarray) else feeds[name].numpy()
-            if array.size:
-                said += f" ({name!r} was given with values from {array.min()} to {array.max()})"
-        return said
-
     def _feeds(self, bound: BoundSession, inputs: Sequence[UserInput]) -> dict[str, UserInput]:
         if len(inputs) != len(self.user_inputs):
             raise OnwardError(
@@ -235,24 +225,15 @@ class Graph:
         feeds = {}
         for name, value in zip(self.user_inputs, inputs, strict=True):
             if name in bound.inputs:  # a target that nothing uses is not an input of the session
-                feeds[name] = _checked(bound.inputs[name], value)
-        self._check_targets(bound, feeds)
+                feeds[name] = _checked(bound.inputs[name], self._declared(bound, name), value)
+        shapes = {name: _shape_of(value) for name, value in feeds.items()}
+        check_targets(shapes, {name: self._declared(bound, name) for name in feeds}, self._targets)
         return feeds
 
-    def _check_targets(self, bound: BoundSession, feeds: Mapping[str, UserInput]) -> None:
-        """See that targets have as many elements as there are predictions: onnxruntime would read beyond their end."""
-        sizes: dict[str, tuple[str, int]] = {}
-        for name, value in feeds.items():
-            shape = value.shape if isinstance(value, np.ndarray) else value.shape()
-            for symbol, size in zip(bound.inputs[name].shape or (), shape, strict=False):
-                if not isinstance(symbol, str):
-                    continue
-                other, expected = sizes.setdefault(symbol, (name, size))
-                if size != expected and Role.TARGET in (self.signature.inputs[name], self.signature.inputs[other]):
-                    raise OnwardError(
-                        f"input {name!r} has shape {list(shape)}, but {other!r} has {expected} as {symbol!r}; these "
-                        "must be equal"
-                    )
+    def _declared(self, bound: BoundSession, name: str) -> Sequence[Any] | None:
+        """The shape of an input, with names for sizes that change; None if nothing is said. (onnxruntime says [].)"""
+        shape: Sequence[Any] = bound.inputs[name].shape
+        return None if not shape and (self.fixed or self._types.get(name) is None) else shape
 
 
 def gradient_name(parameter: str) -> str:
@@ -271,7 +252,7 @@ def is_value(value: Any) -> bool:
     return isinstance(as_value(value), onnxruntime.OrtValue)
 
 
-def _checked(expected: Any, value: UserInput) -> UserInput:
+def _checked(expected: Any, declared: Sequence[Any] | None, value: UserInput) -> UserInput:
     """An input as an array or OrtValue of the type and shape that the model takes."""
     name = expected.name
     value = as_value(value)
@@ -296,9 +277,13 @@ def _checked(expected: Any, value: UserInput) -> UserInput:
     if kind != expected.type:
         hint = f"; convert it with .astype(np.{NUMPY_TYPES[expected.type]})" if expected.type in NUMPY_TYPES else ""
         raise OnwardError(f"input {name!r} must be {expected.type}, not {kind}{hint}")
-    if expected.shape is not None and not _fits(shape, expected.shape):
-        raise OnwardError(f"input {name!r} must have shape {expected.shape}, not {list(shape)}")
+    if declared is not None and not _fits(shape, declared):
+        raise OnwardError(f"input {name!r} must have shape {declared}, not {list(shape)}")
     return value
+
+
+def _shape_of(value: UserInput) -> Sequence[int]:
+    return value.shape if isinstance(value, np.ndarray) else value.shape()
 
 
 def _fits(shape: Sequence[int], expected: Sequence[Any]) -> bool:

@@ -10,21 +10,23 @@ from onward import losses
 from onward.errors import OnwardError, UnknownNameError
 from onward.graph.builder import Builder
 from onward.graph.finish import publish
+from onward.graph.naming import listed, quoted
 from onward.graph.nodes import all_values
+from onward.graph.shapes import is_floating
 
 
-def attach_loss(
-    op: Builder, loss: str | losses.Loss | None, inputs: Sequence[str] | None = None
-) -> tuple[ir.Value, list[ir.Value]]:
-    """Emit a loss over outputs (or other values) of the graph; returns the loss and the new inputs for its targets.
+def attach_loss(op: Builder, loss: str | losses.Loss | None, inputs: Sequence[str] | None = None) -> list[ir.Value]:
+    """Emit a loss over outputs (or other values) of the graph; returns the new inputs for its targets.
 
     The loss becomes the first output, before the model's own. None means that the first output is the loss already.
     """
     graph = op.graph
+    if not graph.outputs:
+        raise OnwardError("the model has no outputs, so there is nothing to train")
     if loss is None:
-        return graph.outputs[0], []
-    function = losses.get(loss) if isinstance(loss, str) else loss
-    predictions = _predictions(graph, inputs)
+        return []
+    function = losses.get(loss)
+    predictions = _predictions(graph, inputs, losses.prediction_count(function))
     targets = losses.target_inputs(function, predictions)
     for name, target in targets.items():
         target.name = op.unique_name(name)
@@ -32,21 +34,28 @@ def attach_loss(
     value = losses.apply(op, function, predictions, targets)
     outputs = list(graph.outputs)
     graph.outputs.clear()
-    loss_output = publish(value, op.unique_name("loss"), graph)
+    publish(value, op.unique_name("loss"), graph)
     graph.outputs.extend(outputs)
-    return loss_output, list(targets.values())
+    return list(targets.values())
 
 
-def _predictions(graph: ir.Graph, names: Sequence[str] | None) -> list[ir.Value]:
+def _predictions(graph: ir.Graph, names: Sequence[str] | None, count: int | None) -> list[ir.Value]:
     if names is None:
-        if len(graph.outputs) > 1:
+        if len(graph.outputs) not in (1, count):
+            floating = [output.name for output in graph.outputs if is_floating(output)]
             raise OnwardError(
                 f"the model has several outputs ({', '.join(str(output.name) for output in graph.outputs)}); say in "
-                "`loss_inputs` which of them the loss takes"
+                f"`loss_inputs` which of them the loss takes, for instance {floating[: count or 1]}"
             )
-        return [graph.outputs[0]]
+        return list(graph.outputs)
+    names = listed("loss_inputs", names)
+    if not names:
+        raise OnwardError("`loss_inputs` is empty; name what the loss takes, or leave it out to give it the output")
     values = {value.name: value for value in all_values(graph)}
     unknown = [name for name in names if name not in values]
     if unknown:
-        raise UnknownNameError(f"the loss should take {', '.join(map(repr, unknown))}, which the model does not have")
+        raise UnknownNameError(
+            f"the loss should take {quoted(unknown)}, which the model does not have; its outputs are "
+            f"{quoted(output.name for output in graph.outputs)}, and any other value can be named too"
+        )
     return [values[name] for name in names]

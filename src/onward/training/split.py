@@ -16,25 +16,18 @@ import onnx_ir as ir
 from onward.autodiff.expansion import expand_missing_rules
 from onward.autodiff.gradient import gradients_of
 from onward.autodiff.registry import custom_operators
-from onward.autodiff.sweep import differentiable_path
-from onward.errors import NotDifferentiableError, OnwardError, UnknownNameError
 from onward.graph import provenance
 from onward.graph.builder import Builder
 from onward.graph.finish import finish, fix_defaults, make_way, publish, to_input
-from onward.graph.parameters import parameters as parameters_of
 from onward.graph.prepare import ModelLike, load, prepare
-from onward.graph.shapes import dims, is_floating, static_shape, static_size
+from onward.graph.shapes import dims, static_shape
 from onward.graph.upgrade import in_lowest_opset, upgrade
 from onward.signature import METADATA_KEY, Role, Signature
 from onward.training.forms import choose_forms
 from onward.training.labels import check_labels
 from onward.training.lowering import lower
-from onward.training.modes import (
-    keep_empty_training_mode,
-    running_statistics,
-    switch_to_evaluation,
-    update_running_statistics,
-)
+from onward.training.modes import keep_empty_training_mode, switch_to_evaluation, update_running_statistics
+from onward.training.objective import check_loss, check_trainable, default_parameters, to_scalar
 from onward.training.order import write_in_order_of_use
 from onward.training.randomness import draw_explicitly
 
@@ -82,12 +75,13 @@ def split(
     fix_defaults(forward.graph)
     if opset is not None and opset > forward.opset_imports[""]:
         forward = upgrade(forward, opset)
-    _check_loss(forward.graph.outputs[0])
+    check_loss(forward.graph, given=bool(targets or constants))
+    to_scalar(Builder(forward.graph, forward.opset_imports[""]))
     if trainable is None:
-        names = _default_parameters(forward, {*frozen, *constants})
+        names = default_parameters(forward, argument="requires_grad", frozen=frozen, constants=constants)
     else:
         names = list(dict.fromkeys(trainable))
-        _check_trainable(forward, names, constants, changes)
+        check_trainable(forward, names, argument="requires_grad", constants=constants, inputs=True, changes=changes)
     provenance.warn_of_changes(changes, trainable)
     return in_lowest_opset(forward, lambda copy: _split(copy, names, set(frozen), set(targets)))
 
@@ -194,57 +188,3 @@ def _tensors(values: Iterable[ir.Value]) -> dict[str, ir.TensorProtocol]:
 
 def _user_role(value: ir.Value, targets: set[str]) -> Role:
     return Role.TARGET if value.name in targets else Role.INPUT
-
-
-def _default_parameters(model: ir.Model, excluded: Collection[str]) -> list[str]:
-    loss = model.graph.outputs[0]
-    values = [p.value for p in parameters_of(model) if p.trainable and p.name not in excluded]
-    _, carrying = differentiable_path(model.graph, values, [loss])
-    return [value.name or "" for value in values if value in carrying]
-
-
-def _check_loss(loss: ir.Value) -> None:
-    if not is_floating(loss):
-        raise NotDifferentiableError(f"the loss {loss.name!r} is not floating point but {loss.type}")
-    if loss.shape is not None and static_size(loss) != 1:
-        raise OnwardError(
-            f"the loss {loss.name!r} has shape {loss.shape}; a loss has one element. Reduce it by its mean or sum."
-        )
-
-
-def _check_trainable(
-    model: ir.Model, trainable: Sequence[str], constants: Collection[str], changes: provenance.Changes
-) -> None:
-    """Refuse what could only give a useless training graph."""
-    graph = model.graph
-    known = {value.name: value for value in (*graph.inputs, *graph.initializers.values())}
-    unknown = [name for name in trainable if name not in known]
-    if unknown:
-        raise UnknownNameError(
-            f"{_quoted(unknown)} should be trained, but the model has no initializer or input of that name; it has "
-            f"{_quoted(name for name in graph.initializers if name not in constants) or 'no initializers'}"
-            + (f". {changes.message()}" if changes else "")
-        )
-    integers = [name for name in trainable if not is_floating(known[name])]
-    if integers:
-        raise NotDifferentiableError(f"{_quoted(integers)} cannot be trained: not floating point")
-    statistics = running_statistics(graph, model.opset_imports[""])
-    running = [name for name in trainable if known[name] in statistics]
-    if running:
-        raise OnwardError(
-            f"{_quoted(running)} cannot be trained: BatchNormalization in training computes it from the data. Leave it "
-            "out of requires_grad."
-        )
-    targets, loss = [known[name] for name in trainable], graph.outputs[0]
-    _, carrying = differentiable_path(graph, targets, [loss])
-    unreached = [value.name or "" for value in targets if value not in carrying]
-    if unreached:
-        raise OnwardError(
-            f"{_quoted(unreached)} cannot be trained: the loss {loss.name!r} does not depend on it through "
-            "differentiable operators. Leave it out of requires_grad, or list it in frozen_params."
-        )
-
-
-def _quoted(names: Iterable[str]) -> str:
-    listed = list(names)
-    return ", ".join(map(repr, listed[:20])) + (f" and {len(listed) - 20} more" if len(listed) > 20 else "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import onnx
@@ -14,7 +14,7 @@ from onward.errors import OnwardError
 from onward.graph.builder import Builder
 from onward.graph.finish import finish, fix_defaults, publish, to_input
 from onward.graph.inference import infer_shapes
-from onward.graph.parameters import parameters as parameters_of
+from onward.graph.naming import listed
 from onward.graph.shapes import static_shape
 from onward.graph.upgrade import in_lowest_opset
 from onward.losses import Loss
@@ -26,6 +26,7 @@ from onward.training.labels import check_labels
 from onward.training.loss import attach_loss
 from onward.training.lowering import lower
 from onward.training.modes import UPDATED, update_running_statistics
+from onward.training.objective import check_loss, check_trainable, default_parameters, to_scalar
 from onward.training.order import write_in_order_of_use
 from onward.training.randomness import draw_explicitly
 
@@ -43,28 +44,32 @@ def step_model(
 ) -> onnx.ModelProto:
     """See `onward.training_step`; `forward` is a prepared model, and no state has a value in the result."""
     fix_defaults(forward.graph)
-    names = list(trainable) if trainable is not None else [p.name for p in parameters_of(forward) if p.trainable]
-    if not names:
-        raise OnwardError("the model has no trainable parameter; name some in `trainable`")
+    if not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
+        raise OnwardError(f"`seed` is an integer of 64 bits, not {seed!r}")
     recipe = get_optimizer(optimizer)
-    return in_lowest_opset(forward, lambda copy: _step(copy, loss, recipe, names, loss_inputs, seed))
+    own = set(forward.graph.initializers)
+    return in_lowest_opset(forward, lambda copy: _step(copy, loss, recipe, trainable, own, loss_inputs, seed))
 
 
 def _step(
     forward: ir.Model,
     loss: str | Loss | None,
     optimizer: Optimizer,
-    names: list[str],
+    trainable: Sequence[str] | None,
+    own: Collection[str],
     loss_inputs: Sequence[str] | None,
     seed: int,
 ) -> onnx.ModelProto:
     users = [value.name or "" for value in forward.graph.inputs]
     builder = Builder(forward.graph, forward.opset_imports[""])
-    loss_value, targets = attach_loss(builder, loss, loss_inputs)
+    targets = attach_loss(builder, loss, loss_inputs)
     check_labels(builder)
     infer_shapes(forward)
+    check_loss(forward.graph, given=loss is not None)
+    to_scalar(builder)
+    names = _trained(forward, trainable, own)
     target_names = [value.name or "" for value in targets]
-    model = expand_missing_rules(forward, names, [loss_value.name or ""])
+    model = expand_missing_rules(forward, names, [forward.graph.outputs[0].name or ""])
     graph = model.graph
     op = Builder(graph, model.opset_imports[""])
     rate = _add_scalar(graph, LEARNING_RATE, ir.DataType.FLOAT)
@@ -123,6 +128,18 @@ def _step(
     lower(op, nodes)
     write_in_order_of_use(model)
     return finish(model)
+
+
+def _trained(forward: ir.Model, trainable: Sequence[str] | None, own: Collection[str]) -> list[str]:
+    """The parameters to train; `own` are the initializers of the model, all others those of the loss."""
+    constants = [name for name in forward.graph.initializers if name not in own]
+    if trainable is None:
+        return default_parameters(forward, argument="trainable", constants=constants)
+    names = list(dict.fromkeys(listed("trainable", trainable)))
+    if not names:
+        raise OnwardError("`trainable` is empty; name at least one parameter, or leave it out to train all")
+    check_trainable(forward, names, argument="trainable", constants=constants)
+    return names
 
 
 def _add_scalar(graph: ir.Graph, name: str, dtype: ir.DataType) -> ir.Value:

@@ -23,8 +23,9 @@ from onward.onnxblock.tracing import trace_loss
 class FunctionLoss(Block):
     """Any loss in the builder notation, ``(op, prediction, *targets)``, with its options."""
 
-    def __init__(self, function: losses.Loss, **options: Any) -> None:
+    def __init__(self, function: str | losses.Loss, **options: Any) -> None:
         super().__init__()
+        function = losses.get(function)
         reduction = options.get("reduction", "mean")
         if reduction not in (*REDUCTIONS, "batchmean"):
             raise OnwardError(f"Reduction {reduction} not supported. Use one of {', '.join(REDUCTIONS)}.")
