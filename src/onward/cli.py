@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 
@@ -19,7 +20,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OnwardError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(json.dumps(report.to_dict(), indent=2) if options.json else report.text(None if options.all else 12))
+    text = json.dumps(report.to_dict(), indent=2) if options.json else report.text(None if options.all else 12)
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # Whoever reads has seen enough, as `head` does. The interpreter would complain again when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0 if report.ok else 1
 
 

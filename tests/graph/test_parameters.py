@@ -33,6 +33,7 @@ TRAINABLE = {
     "one element": ("y = Mul(x, p)", np.array([0.5], np.float32)),
     "half": ("c = Cast<to = 1>(p) y = MatMul(x, c)", WEIGHT.astype(np.float16)),
     "setting and weight": ("z = Pow(x, p) y = Mul(z, p)", VECTOR),
+    "weight behind a Concat": ("c = Concat<axis = 0>(p, p) r = Reshape(c, s) y = MatMul(x, r)", VECTOR),
     "Constant node": ("p = Constant<value = float[2] {0.5, -1.0}>() y = Add(x, p)", None),
     "unused": ("y = Neg(x)", WEIGHT),
 }
@@ -41,7 +42,7 @@ TRAINABLE = {
 @pytest.mark.parametrize("case", TRAINABLE)
 def test_trainable(case: str) -> None:
     body, array = TRAINABLE[case]
-    found = judged(body, **({} if array is None else {"p": array}))
+    found = judged(body, "float[2, 2] x, int64[2] s", **({} if array is None else {"p": array}))
     assert found["p"] == (True, "floating-point weight")
 
 
@@ -64,6 +65,12 @@ NOT_TRAINABLE = {
     "exponent": ("y = Pow(x, p)", np.array([2], np.float32), "exponent of Pow"),
     "bound": ("y = Clip(x, p)", np.array(0, np.float32), "lower bound of Clip"),
     "scales": ("y = Resize(x, , p)", np.array([1, 2], np.float32), "scales of Resize"),
+    "scales behind a Concat": (
+        "c = Concat<axis = 0>(p, q) y = Resize(x, , c)",
+        np.array([1], np.float32),
+        "scales of Resize",
+    ),
+    "exponent behind a Cast": ("c = Cast<to = 1>(p) y = Pow(x, c)", np.array([2, 3], np.float64), "exponent of Pow"),
     "scalar": ("y = Mul(x, p)", np.array(0.125, np.float32), SCALAR),
     "scalar in a Constant": ("p = Constant<value = float[1] {0.125}>() y = Mul(x, p)", None, SCALAR),
     "mask of the lowest float": ("y = Add(x, p)", np.array([[0, LOWEST], [0, 0]], np.float32), MASK),
@@ -76,7 +83,7 @@ NOT_TRAINABLE = {
 @pytest.mark.parametrize("case", NOT_TRAINABLE)
 def test_not_trainable(case: str) -> None:
     body, array, reason = NOT_TRAINABLE[case]
-    found = judged(body, "float[2, 2] x, float s", **({} if array is None else {"p": array}))
+    found = judged(body, "float[2, 2] x, float s, float[1] q", **({} if array is None else {"p": array}))
     assert found["p"] == (False, reason)
 
 

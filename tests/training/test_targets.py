@@ -12,8 +12,11 @@ import pytest
 from onnx import helper
 
 import onward
-from onward import artifacts, losses
+from onward import artifacts, losses, onnxblock
+from onward.api import CheckpointState, Module
+from onward.errors import OnwardError
 from onward.losses.registry import _LOSSES
+from onward.onnxblock import blocks
 
 ROWS, CLASSES, STEPS = 6, 3, 4
 SIGNS = np.where(np.arange(ROWS * CLASSES) % 2, 1.0, -1.0).reshape(ROWS, CLASSES).astype(np.float32)
@@ -184,3 +187,104 @@ def test_known_sizes_need_no_check(tmp_path):
         assert not {"Shape", "Reshape"} & {node.op_type for node in made.graph.node}
         with pytest.raises(Exception, match="Got invalid dimensions for input: target"):
             run(made, {"x0": SIGNS, "target": SIGNS[:1]})
+
+
+# In the training loop ------------------------------------------------------------------------------------------------
+
+
+def modules(model: onnx.ModelProto, folder, **options) -> Module:
+    made = artifacts.generate_artifacts(model, artifact_directory=folder, optimizer="SGD", **options)
+    state = CheckpointState.load_checkpoint(made.paths["checkpoint"])
+    return Module(made.paths["training_model"], state, made.paths["eval_model"])
+
+
+@pytest.mark.parametrize("evaluate", [False, True])
+def test_our_words_come_first(evaluate, tmp_path):
+    """The graph refuses, the training loop says why, and what onnxruntime said follows."""
+    module = modules(forward(predictions_of("nll")), tmp_path, loss="cross_entropy").train(not evaluate)
+    x = predictions_of("nll")[0]
+    for labels, message in {
+        (1,): r"^target 'labels' must have shape \[y0.shape\[0\]\] .*'labels' of shape \[1\].* onnxruntime says:",
+        (0, 1, 2, 3, 0, 1): r"^labels 'labels' must be from 0 to 2. .*'labels' of shape \[6\] with values from 0 to 3",
+        (0, 1, 2, -1, 0, 1): r"^labels 'labels' must be from 0 to 2. .* with values from -1 to 2",
+    }.items():
+        with pytest.raises(OnwardError, match=f"(?s){message}"):
+            module(x, np.array(labels))
+    with pytest.raises(OnwardError, match=r"^there is nothing in 'x0' of shape \[0, 3\], 'labels' of shape \[0\]"):
+        module(x[:0], np.zeros(0, np.int64))
+    assert np.isfinite(module(x, LABELS))
+
+
+def test_labels_of_unknown_rank(tmp_path):
+    """Neither the file nor onnx's inference knows a rank; a Gemm says what it is."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Gather", ["shape", "first"], ["rows"]),
+        helper.make_node("Concat", ["rows", "rest"], ["wanted"], axis=0),
+        helper.make_node("Reshape", ["x", "wanted"], ["flat"]),
+        helper.make_node("Gemm", ["flat", "w"], ["logits"]),
+        helper.make_node("Softmax", ["logits"], ["y"]),
+    ]
+    weights = {"first": np.array([0]), "rest": np.array([-1]), "w": np.ones((8, CLASSES), np.float32)}
+    graph = helper.make_graph(
+        nodes,
+        "paddle",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, None)],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+        [onnx.numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 11)], ir_version=8)
+    module = modules(model, tmp_path, loss="cross_entropy", loss_input_names=["logits"])
+    assert np.isfinite(module(np.ones((32, 2, 4), np.float32), np.zeros(32, np.int64)))
+    with pytest.raises(OnwardError, match="target 'labels' must have"):
+        module(np.ones((32, 2, 4), np.float32), np.zeros(1, np.int64))
+    step = onward.training_step(model, "cross_entropy", loss_inputs=["logits"])
+    kinds = [
+        {value.name: value.type for value in made.graph.input}["labels"] for made in (step, module_graph(tmp_path))
+    ]
+    assert kinds[0] == kinds[1]
+    assert len(kinds[0].tensor_type.shape.dim) == 1
+
+
+def module_graph(folder) -> onnx.ModelProto:
+    return onnx.load(folder / "training_model.onnx")
+
+
+@pytest.mark.parametrize("sizes", [("n", 1, "s", "s"), ("n", 1, "h", "w"), ("n", 1, "t", "t")])
+def test_one_name_for_two_sizes(sizes, tmp_path):
+    """What people tell the older exporter of torch: the output is called as the input, and is twice as large."""
+    graph = helper.make_graph(
+        [
+            helper.make_node("Resize", ["x", "", "scales"], ["large"], mode="nearest"),
+            helper.make_node("Conv", ["large", "w"], ["y"]),
+        ],
+        "upsampling",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 1, "h", "w"])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, sizes)],
+        [
+            onnx.numpy_helper.from_array(np.array([1, 1, 2, 2], np.float32), "scales"),
+            onnx.numpy_helper.from_array(np.ones((1, 1, 1, 1), np.float32), "w"),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    module = modules(model, tmp_path, loss="mse")
+    x = np.arange(12, dtype=np.float32).reshape(2, 1, 2, 3)
+    assert module(x, x.repeat(2, 2).repeat(2, 3)) == 0
+    with pytest.raises(OnwardError, match="target 'target' must have"):
+        module(x, x)
+
+
+class Weighted(onnxblock.Block):
+    """A loss made of constants, and of means that keep their axes."""
+
+    def build(self, name: str) -> str:
+        scaled = blocks.Mul()(blocks.Constant(2.0)(), onnxblock.loss.MSELoss()(name))
+        return blocks.Add()(scaled, blocks.ReduceMean(keepdims=True)(blocks.Abs()(name)))
+
+
+def test_a_loss_of_blocks_is_a_number(tmp_path):
+    module = modules(forward(predictions_of("mse")), tmp_path, loss=Weighted())
+    for step in (module.train(), module.eval()):
+        loss = step(SIGNS, SIGNS)
+        assert loss.shape == ()
+        assert float(loss) == 1.0

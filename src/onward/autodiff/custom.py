@@ -17,6 +17,7 @@ from onward.autodiff.registry import Cotangents, Rule, nondifferentiable
 from onward.errors import OnwardError
 from onward.graph.builder import Builder
 from onward.graph.nodes import describe, used_values
+from onward.graph.tracing import traced
 
 __all__ = ["nondifferentiable", "vjp"]
 
@@ -64,7 +65,8 @@ def _checked(rule: Rule) -> Rule:
                 f"{describe(node)} has {len(dys)} outputs, so its rule is called with as many cotangents after `op` "
                 f"and `node`, but {rule.__name__}{signature} cannot be: {error}"
             ) from None
-        result = rule(op, node, *dys)
+        with traced(f"the rule of {describe(node)}"):
+            result = rule(op, node, *dys)
         if isinstance(result, Mapping):
             used = set(used_values(node))
             unknown = [key for key in result if key not in used]
@@ -76,6 +78,12 @@ def _checked(rule: Rule) -> Rule:
             raise OnwardError(
                 f"the rule of {describe(node)} returned {result!r}; a rule returns values of the graph: one for each "
                 "input, None where there is no derivative, numbers as op.constant(...)"
+            )
+        foreign = [dx.name for dx in cotangents if dx is not None and dx.graph is None]
+        if foreign:
+            raise OnwardError(
+                f"the rule of {describe(node)} returned the value {foreign[0]!r}, which is in no graph; a rule returns "
+                "what operators of `op` make"
             )
         if len(cotangents) != len(node.inputs):
             names = ", ".join(repr(x.name) if x is not None else "left out" for x in node.inputs)

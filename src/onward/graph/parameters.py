@@ -7,9 +7,9 @@ An initializer is trainable by default unless one of these holds (the first that
    it does not require a gradient (what torch recorded as a parameter is one, whatever follows);
 3. that exporter computed it from several values of which none is called a weight or a bias: a table, as those of
    rotary embeddings (one computed from a single value is a transposed or reshaped weight);
-4. it is only used where operators take settings: running statistics of BatchNormalization, the exponent of Pow, the
-   bounds of Clip, the scales of Resize, the value of Pad, the ratio of Dropout, quantisation scales, both sides of a
-   comparison and the like;
+4. it is only used, as it is or behind a Concat and the like, where operators take settings: running statistics of
+   BatchNormalization, the exponent of Pow, the bounds of Clip, the scales of Resize, the value of Pad, the ratio of
+   Dropout, quantisation scales, both sides of a comparison and the like;
 5. it was a Constant node, or computed by the exporter, and has a single element, or it has rank 0: a scalar;
 6. all its values are 0, 1, an infinity or the huge negative number that stands for one, and no product uses it: a
    mask (layers may start at zero or at the identity);
@@ -62,6 +62,9 @@ _WEIGHTS: dict[str, frozenset[int]] = {
     "GRU": frozenset({1, 2, 3}),
     "LSTM": frozenset({1, 2, 3, 7}),
 }
+
+# Operators that put numbers elsewhere without computing with them.
+_MOVING = frozenset("Cast Concat Flatten Gather Identity Reshape Slice Squeeze Transpose Unsqueeze".split())
 
 _PRODUCTS = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
 
@@ -153,9 +156,9 @@ def _reason_against(value: ir.Value) -> str | None:
         return "a table that the exporter computed"
     if value.meta.get(_TABLE):
         return str(value.meta[_TABLE])
-    settings = [_SETTINGS.get(node.op_type, {}).get(index) for node, index in value.uses()]
-    if settings and all(settings):
-        return f"{settings[0]} of {next(iter(value.uses())).node.op_type}"
+    setting = _setting(value)
+    if setting is not None:
+        return setting
     tensor = value.const_value
     shape = value.shape if tensor is None else tensor.shape
     if (shape is not None and len(shape) == 0) or is_baked_scalar(value):
@@ -163,6 +166,20 @@ def _reason_against(value: ir.Value) -> str | None:
     if value.name is not None and value.name.startswith("const/"):
         return "a constant made by onward"
     return "a mask" if tensor is not None and _is_mask(tensor) and not _is_factor(value) else None
+
+
+def _setting(value: ir.Value) -> str | None:
+    """Which setting of which operator a value is and nothing else, as it is or put together with others."""
+    found: list[str | None] = []
+    for node, index in value.uses():
+        known = _SETTINGS.get(node.op_type, {}).get(index)
+        if known is not None:
+            found.append(f"{known} of {node.op_type}")
+        elif node.op_type in _MOVING and node.domain == "" and not node.outputs[0].is_graph_output():
+            found.append(_setting(node.outputs[0]))
+        else:
+            found.append(None)
+    return found[0] if all(found) and found and not value.is_graph_output() else None
 
 
 def _not_floating(value: ir.Value) -> str:

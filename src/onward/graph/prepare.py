@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 
@@ -135,27 +136,33 @@ def forget_annotations(model: ir.Model) -> None:
 
     Some exporters write -1 or ? for a dimension that they do not know; equal ones are not equal dimensions. And where
     an input has a dimension without a number, the numbers of results may be those of an example that was traced. (Of
-    operators that onnx does not know, they are all there is.)
+    operators that onnx does not know, they are all there is.) The names of an output's dimensions are what somebody
+    told the exporter: a name that an input or another dimension has too is not believed to mean the same size.
     """
     given = [value for value in model.graph.inputs if not value.is_initializer()]
     traced = any(value.shape is None or not value.shape.is_static() for value in given)
+    borders = [value.shape for value in dict.fromkeys((*given, *model.graph.outputs)) if value.shape is not None]
+    uses = Counter(dim.value for shape in borders for dim in shape if not isinstance(dim, int))
+    shared = {name for name, count in uses.items() if count > 1}
     for graph in model.graphs():
         for value in graph.inputs:
             value.shape = _forgetful(value.shape, numbers=False)
         for node in graph:
             for value in node.outputs:
-                value.shape = _forgetful(value.shape, numbers=traced and node.domain == "")
+                names = shared if graph is model.graph and value.is_graph_output() and node.domain == "" else ()
+                value.shape = _forgetful(value.shape, numbers=traced and node.domain == "", names=names)
     forget_returned_sizes(model)
 
 
-def _forgetful(shape: ir.Shape | None, *, numbers: bool) -> ir.Shape | None:
-    if shape is None or not any(_is_doubtful(dim, numbers) for dim in shape):
-        return shape
-    return ir.Shape([None if _is_doubtful(dim, numbers) else dim for dim in shape])
+def _forgetful(shape: ir.Shape | None, *, numbers: bool, names: Collection[str | None] = ()) -> ir.Shape | None:
+    if shape is None:
+        return None
+    kept = [None if _is_doubtful(dim, numbers, names) else dim for dim in shape]
+    return shape if None not in kept else ir.Shape(kept)
 
 
-def _is_doubtful(dim: int | ir.SymbolicDim, numbers: bool) -> bool:
-    return numbers or dim < 0 if isinstance(dim, int) else dim.value in ("", "?", "*", "-1")
+def _is_doubtful(dim: int | ir.SymbolicDim, numbers: bool, names: Collection[str | None]) -> bool:
+    return numbers or dim < 0 if isinstance(dim, int) else dim.value in ("", "?", "*", "-1", *names)
 
 
 def import_default_domain(model: ir.Model) -> None:

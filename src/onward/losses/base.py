@@ -21,9 +21,11 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import onnx_ir as ir
 
-from onward.errors import OnwardError
+from onward.errors import NotDifferentiableError, OnwardError
 from onward.graph.builder import Builder
+from onward.graph.shapes import is_floating
 from onward.graph.tracing import traced
+from onward.losses.activation import warn_of_activation
 from onward.losses.target import TargetKind, declare, like_prediction, matched, not_empty
 
 Loss = Callable[..., ir.Value]
@@ -85,6 +87,13 @@ def match(
             raise OnwardError(
                 f"{name!r} of the loss {loss_name(loss)} is {type(value).__name__}, not a value of a graph"
             )
+        if value.dtype is not None and not is_floating(value):
+            raise NotDifferentiableError(
+                f"the loss {loss_name(loss)} has no derivative: {value.name!r} is {value.dtype}. Give it a value of "
+                "floating point, such as the scores that labels are chosen by: `loss_input_names` (`loss_inputs` in "
+                "onward.training_step) says which."
+            )
+    warn_of_activation(loss_name(loss), given[0])
     with op:
         found = {
             name: matched(op, name, values[name], kind, given, options)

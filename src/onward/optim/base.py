@@ -23,6 +23,7 @@ import onnx_ir as ir
 
 from onward.errors import OnwardError
 from onward.graph.builder import Builder
+from onward.graph.tracing import traced
 from onward.optim.scalar import Number, times
 
 _RESERVED = frozenset({"p", "t", "lr", "weight_decay", "values", "names"})
@@ -141,7 +142,13 @@ class Transformation:
             raise OnwardError(f"a slot cannot be called {', '.join(taken)}: the context has an attribute of that name")
 
     def __call__(self, op: Builder, update: Update, ctx: Context) -> Update:
-        result = self.update(op, update if self.linear else update.tensor(ctx.p), ctx)
+        with traced(f"the transformation {getattr(self.update, '__qualname__', self.update)}"):
+            result = self.update(op, update if self.linear else update.tensor(ctx.p), ctx)
+        if not isinstance(result, (Update, ir.Value)):
+            raise OnwardError(
+                f"the transformation {getattr(self.update, '__qualname__', self.update)} returned "
+                f"{type(result).__name__}; it returns a value that operators of `op` make, or an Update"
+            )
         return result if isinstance(result, Update) else Update(result)
 
 
@@ -150,6 +157,9 @@ def chain(*transformations: Transformation) -> Transformation:
 
     A slot whose name is taken by an earlier transformation gets a number: mu, mu_1, mu_2.
     """
+    wrong = [one for one in transformations if not isinstance(one, Transformation)]
+    if wrong:
+        raise OnwardError(f"chain takes transformations, such as scale_by_adam(), not {wrong[0]!r}")
     slots: dict[str, Slot] = {}
     links: list[tuple[Transformation, dict[str, str]]] = []
     for transformation in transformations:

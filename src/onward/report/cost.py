@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
-from onward.errors import InvalidModelError, UnknownNameError
+from onward.errors import InvalidModelError, OnwardError, UnknownNameError
 from onward.graph.builder import Builder
 from onward.graph.inference import infer_shapes
 from onward.graph.nodes import used_values
@@ -26,6 +26,8 @@ _LARGER = (16, 256, 4096)
 
 def sizes_of(model: ir.Model, given: Mapping[str, int]) -> tuple[dict[str, int], list[str]]:
     """The size of every dynamic dimension of the inputs, and which of them are assumed."""
+    if not isinstance(given, Mapping) or not all(isinstance(size, int) and size > 0 for size in given.values()):
+        raise OnwardError(f"`dims` gives sizes to dimensions, such as {{'batch': 8}}, and not {given!r}")
     sizes: dict[str, int] = {}
     assumed = []
     for value in _fed(model):

@@ -18,6 +18,7 @@ from onward.graph.naming import listed
 from onward.graph.opsets import accepted_by_runtime
 from onward.graph.prepare import ModelLike
 from onward.graph.shapes import dims, is_floating
+from onward.losses.activation import advice_on
 from onward.optim import Optimizer
 from onward.optim import get as get_optimizer
 from onward.report.content import Blocker, Flops, Input, Parameter, Report, Versions
@@ -88,7 +89,13 @@ class _Inspection:
         self.prepared = prepared
         self.whole = whole  # whether the model could be prepared
         self.blockers = blockers
-        self.notes: list[str] = []
+        self.notes = [
+            f"{advice[0].upper()}{advice[1:]}"
+            for node in prepared.graph.all_nodes()
+            if node.domain == "" and node.inputs and node.inputs[0] is not None
+            for advice in [advice_on(node.op_type, node.inputs[0])]
+            if advice is not None
+        ]
 
     def changes(self, loaded: ir.Model, wrt: Sequence[str] | None) -> list[str]:
         """What the exporter changed, and what to do about it."""

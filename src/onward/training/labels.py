@@ -8,6 +8,7 @@ from onward.graph.builder import Builder
 from onward.graph.guard import is_guard
 from onward.graph.nodes import attribute, input_at
 from onward.graph.replacement import emitting_before
+from onward.losses.activation import warn_of_activation
 from onward.losses.target import checked_labels, class_indices, matched
 
 _LOSSES = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
@@ -33,7 +34,7 @@ def check_labels(op: Builder) -> None:
 def _checked(op: Builder, node: ir.Node, labels: ir.Value, scores: ir.Value, ignore_index: int | None) -> ir.Value:
     producer = labels.producer()
     if producer is None or not is_guard(producer):  # the losses of `onward.losses` have compared them already
-        labels = matched(
-            op, "labels", labels, class_indices, [scores], {"reduction": attribute(node, "reduction", "mean")}
-        )
+        warn_of_activation(node.op_type, scores)
+        options = {"reduction": attribute(node, "reduction", "mean")}
+        labels = matched(op, "labels", labels, class_indices, [scores], options)
     return checked_labels(op, labels, scores, ignore_index=ignore_index)
