@@ -168,7 +168,7 @@ def generate_artifacts(
         trainable=None if requires_grad is None else _listed("requires_grad", requires_grad),
         frozen=_listed("frozen_params", frozen_params),
         loss_inputs=_loss_inputs(proto, loss_block, loss_input_names),
-        outputs=_listed("additional_output_names", additional_output_names),
+        outputs=_listed("additional output names", additional_output_names),
     )
     library = None if custom_op_library is None else Path(os.fsdecode(custom_op_library))
     with contextlib.nullcontext() if library is None else onnxblock.custom_op_library(library):
@@ -247,7 +247,10 @@ def _size(model: onnx.ModelProto) -> int:
 
 def _listed(argument: str, names: Any) -> list[str]:
     """A list of names, each once."""
-    return [] if names is None else list(dict.fromkeys(listed(argument, names)))
+    try:
+        return [] if names is None else list(dict.fromkeys(listed(argument, names)))
+    except OnwardError as error:
+        raise OnwardError(f"Unknown type provided for {argument}: {error}") from None
 
 
 def _directory(given: Any) -> Path:

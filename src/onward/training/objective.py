@@ -49,22 +49,32 @@ def to_scalar(op: Builder) -> None:
 
 
 def default_parameters(
-    model: ir.Model, *, argument: str, frozen: Collection[str] = (), constants: Collection[str] = ()
+    model: ir.Model,
+    *,
+    argument: str,
+    frozen: Collection[str] = (),
+    constants: Collection[str] = (),
+    required: bool = False,
 ) -> list[str]:
-    """What `onward.gradient` calls trainable and the loss depends on, but for what is frozen or a constant."""
+    """What `onward.gradient` calls trainable and the loss depends on, but for what is frozen or a constant.
+
+    A model that has no parameters gives an empty list, unless one is required, or its weights are where nobody can
+    train them.
+    """
     loss = model.graph.outputs[0]
     known = [p.value for p in parameters_of(model) if p.trainable and p.name not in constants]
     values = [value for value in known if value.name not in frozen]
     _, carrying = differentiable_path(model.graph, values, [loss])
     found = [value.name or "" for value in values if value in carrying]
-    if not found and (values or not known):
+    elsewhere = weights_elsewhere(model.graph)
+    if not found and (values or (not known and (required or elsewhere))):
         why = (
             "does not depend on any of the trainable parameters"
             if values
             else "has no trainable parameter to depend on"
         )
         raise OnwardError(
-            f"the loss {loss.name!r} {why}, so there is nothing to train. {weights_elsewhere(model.graph)}Name "
+            f"the loss {loss.name!r} {why}, so there is nothing to train. {elsewhere}Name "
             f"parameters in `{argument}`; onward.check says of each why it is trained or not."
         )
     return found

@@ -134,7 +134,7 @@ def _trained(forward: ir.Model, trainable: Sequence[str] | None, own: Collection
     """The parameters to train; `own` are the initializers of the model, all others those of the loss."""
     constants = [name for name in forward.graph.initializers if name not in own]
     if trainable is None:
-        return default_parameters(forward, argument="trainable", constants=constants)
+        return default_parameters(forward, argument="trainable", constants=constants, required=True)
     names = list(dict.fromkeys(listed("trainable", trainable)))
     if not names:
         raise OnwardError("`trainable` is empty; name at least one parameter, or leave it out to train all")

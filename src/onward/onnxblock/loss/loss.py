@@ -35,8 +35,7 @@ class FunctionLoss(Block):
     @property
     def predictions(self) -> int:
         """How many values the loss takes besides its targets; one where the function does not say."""
-        declared = losses.declared_signature(self._function)
-        return 1 if declared is None else len(declared.predictions)
+        return losses.prediction_count(self._function) or 1
 
     def build(self, *loss_input_names: str, **target_names: str) -> str:
         """The loss of these values: the predictions, then names for the targets, in order or by parameter."""
