@@ -191,7 +191,7 @@ def test_integer_output() -> None:
         onward.gradient(small(), of="same")
     assert str(raised.value) == (
         "output 'same' has type INT64; only float, double, float16 and bfloat16 tensors have a gradient. Name "
-        "another output in `of`; the model has 'y', 'same'."
+        "another output in `of`: 'y'."
     )
 
 
