@@ -148,7 +148,7 @@ def test_the_training_loop_says_what_was_given(tmp_path):
     for evaluate in (False, True):
         run.module.train(not evaluate)
         with pytest.raises(
-            OnwardError, match=r"^labels 'labels' must be from 0 to 2. .*'labels' .* values from -1 to 2"
+            OnwardError, match=r"^labels 'labels' must be from 0 to 2. .* values from -1 to 2"
         ):
             run.module(x, labels)
     for name, array in run.values().items():
