@@ -147,9 +147,7 @@ def test_the_training_loop_says_what_was_given(tmp_path):
     labels[2] = -1
     for evaluate in (False, True):
         run.module.train(not evaluate)
-        with pytest.raises(
-            OnwardError, match=r"^labels 'labels' must be from 0 to 2. .* values from -1 to 2"
-        ):
+        with pytest.raises(OnwardError, match=r"^labels 'labels' must be from 0 to 2. .* values from -1 to 2"):
             run.module(x, labels)
     for name, array in run.values().items():
         np.testing.assert_array_equal(array, before[name])

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
@@ -277,7 +278,20 @@ def _own_copy(model: onnx.ModelProto) -> onnx.ModelProto:
         own.graph.input.extend(inputs)
         own.ir_version = 4
     contrib.adopt_proto(own)
+    _forget_shared_names(own.graph)
     return own
+
+
+def _forget_shared_names(graph: onnx.GraphProto) -> None:
+    """As `onward.graph.prepare.forget_annotations` does, which sees these values when they are outputs no more."""
+    weights = {tensor.name for tensor in graph.initializer}
+    inferred = {name for node in graph.node if node.domain in ("", "ai.onnx") for name in node.output}
+    border = [value for value in graph.input if value.name not in weights] + list(graph.output)
+    uses = Counter(dim.dim_param for value in border for dim in value.type.tensor_type.shape.dim)
+    for value in (value for value in graph.output if value.name in inferred):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param and uses[dim.dim_param] > 1:
+                dim.Clear()
 
 
 @contextlib.contextmanager
