@@ -6,7 +6,6 @@ tensor that was such a parameter, another tensor stands for it, one that was equ
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ _REMEDY = f"Export it for training, by {EXPORT}"
 _NOT_OPTIMIZED = f"{_REMEDY}, or without changes, by torch.onnx.export(..., optimize=False)"
 
 
-@dataclass
+@dataclass(eq=False)
 class Operation:
     """One operation of the program and the nodes that it became."""
 
@@ -116,11 +115,7 @@ def operations_of(model: ir.Model) -> list[Operation]:
 
 def _scopes(node: ir.Node) -> list[str]:
     """The modules around a node, from the outside; the last entry of the record is the operation itself."""
-    try:
-        scopes = ast.literal_eval(node.metadata_props.get(SCOPES, "[]"))
-    except (ValueError, SyntaxError):
-        return []
-    return [str(scope) for scope in scopes[:-1]] if isinstance(scopes, list) else []
+    return re.findall(r"'([^']*)'", node.metadata_props.get(SCOPES, ""))[:-1]
 
 
 def _origin(value: ir.Value, mentioned: set[str]) -> str | None:

@@ -87,7 +87,9 @@ def _untied(model: ir.Model, renamed: list[ir.Value]) -> dict[str, list[str]]:
 def _is_transposed(tensor: ir.TensorProtocol | None, copy: ir.TensorProtocol | None) -> bool:
     if tensor is None or copy is None or len(tensor.shape) != 2 or tuple(tensor.shape) != tuple(copy.shape)[::-1]:
         return False
-    array, other = tensor.numpy(), copy.numpy()
-    if (array == array.flat[0]).all():
-        return False  # a fresh weight: equal to others by its values alone
-    return bool(np.array_equal(array, other.T))
+    array, other = tensor.numpy(), copy.numpy().T
+    some = tuple(slice(None, None, 1 + size // 8) for size in array.shape)
+    if not np.array_equal(array[some], other[some]):
+        return False  # as most are, which need not be read as a whole
+    # A fresh weight may be equal to others by its values alone.
+    return bool(np.array_equal(array, other)) and not bool((array == array.flat[0]).all())
