@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import onnx
-import onnx_ir as ir
 
 from onward import losses, onnxblock, optim
 from onward.errors import InvalidModelError, OnwardError
 from onward.graph import provenance
 from onward.graph.naming import listed
 from onward.graph.prepare import load
+from onward.graph.proto import to_proto
 from onward.graph.saving import save_model
 from onward.graph.shapes import FLOATING
 from onward.onnxblock.loss import FunctionLoss
@@ -235,7 +235,7 @@ def _load(model: Any) -> tuple[onnx.ModelProto, str | None]:
 def _with_separated_parameters(model: onnx.ModelProto | str) -> onnx.ModelProto:
     separated = load(model)
     provenance.separate_shared(separated)
-    return ir.serde.serialize_model(separated)
+    return to_proto(separated)
 
 
 def _size(model: onnx.ModelProto) -> int:

@@ -130,8 +130,13 @@ def test_unknown_name_in_of() -> None:
     assert str(raised.value) == "`of` names 'loss', which the model does not have; it has 'y', 'same'"
 
 
-def test_an_inner_value_is_not_an_output() -> None:
-    forward = model("inner (float[2] x) => (float[2] y) { h = Exp(x) y = Neg(h) }")
+def test_a_value_inside_of_a_branch_is_no_end() -> None:
+    forward = model("""choice (float[2] x, bool c) => (float[2] y) {
+        y = If (c) <
+            then_branch = then () => (float[2] a) { h = Exp(x) a = Neg(h) },
+            else_branch = otherwise () => (float[2] b) { b = Identity(x) }
+        >
+    }""")
     with pytest.raises(UnknownNameError, match=literally("`of` names 'h'", "it has 'y'")):
         onward.gradient(forward, wrt=["x"], of="h")
 

@@ -181,6 +181,15 @@ def test_of_a_non_scalar_output_takes_its_cotangent_as_input() -> None:
     close(got["b_grad"], cotangent.sum(axis=0))
 
 
+def test_of_an_inner_value_makes_it_an_output() -> None:
+    gradient = onward.gradient(linear(), wrt=["b"], of="y")
+    assert [value.name for value in gradient.graph.output] == ["loss", "z", "y", "b_grad"]
+    seed = np.arange(12, dtype=np.float32).reshape(4, 3)
+    results = run_on_runtime(gradient, {"x": X, "y_grad": seed})
+    np.testing.assert_allclose(results["y"], np.tanh(X @ W1 + B1), rtol=1e-5)
+    np.testing.assert_allclose(results["b_grad"], (seed * dz()).sum(0), rtol=1e-4)
+
+
 def test_of_a_list_adds_the_gradients() -> None:
     result = onward.gradient(linear(), of=["z", "loss"])
     assert inputs_of(result) == ["x", "z_grad"]

@@ -10,7 +10,10 @@ from pathlib import Path
 
 import onnx
 
-from onward.autodiff.coverage import Way, contrib_coverage, coverage
+from onward.autodiff.coverage import Way, coverage, rewriting_coverage
+from onward.autodiff.registry import nondifferentiable_operators
+from onward.graph.contrib import MICROSOFT
+from onward.graph.ml import ML
 from onward.graph.opsets import accepted_by_runtime
 from tests.conformance.cases import sweep
 from tests.conformance.exceptions import exceptions, pattern_for
@@ -27,6 +30,15 @@ WORDS: dict[Way, str] = {
 EXPANDED_ONLY = frozenset({"CausalConvWithState", "LinearAttention", "SwiGLU"})
 
 
+def _rewriting_table(domain: str) -> str:
+    rows = {name: f"{way} | {remark}" for name, (way, remark) in rewriting_coverage(domain).items()}
+    constant = [name for other, name in nondifferentiable_operators() if other == domain]
+    rows.update(dict.fromkeys(constant, f"{WORDS['constant']} | "))
+    listed = [f"| {name} | {row} |" for name, row in sorted(rows.items())]
+    head = ["| Operator | Gradient | Not supported, or what to do instead |", "|---|---|---|"]
+    return chr(10).join([*head, *listed])
+
+
 def text() -> str:
     """The table as Markdown."""
     ways, cases = coverage(), sweep()
@@ -40,7 +52,6 @@ def text() -> str:
         word = WORDS[ways[operator]] if operator in ways else f"newer than opset {newest}: only its function body"
         proved = f"{len(mine) - len(listed)} of {len(mine)}" if mine else ""
         rows.append(f"| {operator} | {word} | {proved} |")
-    contrib = [f"| {name} | {way} | {remark} |" for name, (way, remark) in contrib_coverage().items()]
     counts = Counter(ways.values())
     summary = ", ".join(f"{counts[way]} {word}" for way, word in WORDS.items())
     total = sum(len(mine) for mine in cases.values())
@@ -76,9 +87,18 @@ with torch where the CPU has none. What is **refused**, or used in a way that is
 of a model that no derivative passes; else the error names the node and the reason. An operator that is not listed is
 treated as any other without a rule.
 
-| Operator | Gradient | Not supported, or what to do instead |
-|---|---|---|
-{chr(10).join(contrib)}
+{_rewriting_table(MICROSOFT.name)}
+
+## Operators of classic models
+
+skl2onnx and its like write operators of the domain `ai.onnx.ml` for scikit-learn's estimators. They are **rewritten**
+in the same way, to what onnxruntime's kernels compute. What an estimator learned, which the file keeps in attributes,
+becomes parameters called `<node>.<attribute>`: coefficients, intercepts and support vectors are trained by default;
+the offset and scale of Scaler and the values of Imputer are not, but can be named. The scores of a classifier before
+any transformation are called `<node>.scores`. Labels and maps (ZipMap makes a list of dictionaries of probabilities)
+stay as they are, and no derivative passes them; trees are **refused**.
+
+{_rewriting_table(ML.name)}
 
 ## Cases that are not proved
 

@@ -59,7 +59,10 @@ def model_of(
         for end, kind in zip(ends, outputs, strict=True)
         if kind
     ]
-    imports = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    imports = [
+        helper.make_opsetid("", opset),
+        *(helper.make_opsetid(name, 1) for name in sorted({"com.microsoft", domain} - {""})),
+    ]
     graph = helper.make_graph([node], "contrib", infos, values, initializers)
     return helper.make_model(graph, opset_imports=imports, ir_version=10), feeds
 

@@ -456,11 +456,11 @@ def test_every_operator_is_one_of_onnxruntime() -> None:
     # onnxruntime has these in the default domain, the second one beside the standard's.
     known |= {spec.name: spec for spec in all_schemas if spec.domain == "" and spec.name not in standard}
     known |= {spec.name: spec for spec in all_schemas if (spec.name, spec.since_version) == ("LayerNormalization", 1)}
-    ours = set(contrib.REWRITERS)
-    assert ours | set(contrib.REFUSED) <= set(known)
-    assert not ours & set(contrib.REFUSED)
+    ours = set(contrib.MICROSOFT.rewriters)
+    assert ours | set(contrib.MICROSOFT.refused) <= set(known)
+    assert not ours & set(contrib.MICROSOFT.refused)
     for name in sorted(ours):
-        rewriter = contrib.REWRITERS[name]
+        rewriter = contrib.MICROSOFT.rewriters[name]
         attributes = set(known[name].attributes)
         assert set(rewriter.only) <= attributes, name
         assert attributes <= rewriter.reads | set(rewriter.only), f"{name}: each attribute is honoured or refused"

@@ -408,5 +408,5 @@ def test_a_model_that_ends_in_argmax():
         best = ArgMax<axis = 1, keepdims = 0>(scores)
         y = Identity(best)
     }""")
-    with pytest.raises(NotDifferentiableError, match=r"No output has; make the value .* of the model: 'scores'"):
+    with pytest.raises(NotDifferentiableError, match=r"No output has; name the value .* in `of`: 'scores'"):
         gradient(model, wrt=["w"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import onward
-from onward.graph.contrib import REFUSED
+from onward.graph import contrib
 from tests.report.models import WEIGHT, model
 
 MICROSOFT = ', "com.microsoft" : 1'
@@ -48,7 +48,10 @@ def test_operators_that_no_rewriter_is_for() -> None:
     (blocker,) = onward.check(forward).blockers
     assert (blocker.operator, blocker.nodes) == ("com.microsoft.SparseAttention", ["y"])
     assert blocker.reason == "cannot be rewritten to standard operators"
-    assert blocker.remedy == f"{REFUSED['SparseAttention']} Or leave the parameters before these nodes out of `wrt`."
+    assert (
+        blocker.remedy
+        == f"{contrib.MICROSOFT.refused['SparseAttention']} Or leave the parameters before these nodes out of `wrt`."
+    )
 
 
 def test_a_form_that_the_rewriter_does_not_know() -> None:

@@ -15,10 +15,11 @@ from onward.autodiff.registry import (
     operators_with_rules,
     rule_for,
 )
-from onward.graph import contrib
+from onward.graph import contrib, ml  # noqa: F401  they register what is rewritten
 from onward.graph.functions import body_since
 from onward.graph.nodes import is_integer_arithmetic
 from onward.graph.opsets import accepted_by_runtime, all_schemas
+from onward.graph.rewriting import DOMAINS
 
 # rule: there is a gradient rule. function: expanded by the function body of the standard, which is differentiated.
 # constant: no derivative flows through it, because it is declared so or because no output is floating point.
@@ -42,13 +43,14 @@ def coverage(opset: int | None = None) -> dict[str, Way]:
     return {name: _way(max(specs, key=lambda spec: spec.since_version)) for name, specs in sorted(versions.items())}
 
 
-def contrib_coverage() -> dict[str, tuple[Literal["rewritten", "refused"], str]]:
-    """What happens to onnxruntime's own operators, and what a model may not use of them, or what to do instead."""
+def rewriting_coverage(name: str) -> dict[str, tuple[Literal["rewritten", "refused"], str]]:
+    """What happens to the operators of another domain, and what a model may not use of them, or what to do instead."""
+    domain = DOMAINS[name]
     found: dict[str, tuple[Literal["rewritten", "refused"], str]] = {}
-    for name, rewriter in contrib.REWRITERS.items():
-        found[name] = ("rewritten", rewriter.limits())
-    for name, remedy in contrib.REFUSED.items():
-        found[name] = ("refused", remedy)
+    for op_type, rewriter in domain.rewriters.items():
+        found[op_type] = ("rewritten", rewriter.limits())
+    for op_type, remedy in domain.refused.items():
+        found[op_type] = ("refused", remedy)
     return dict(sorted(found.items()))
 
 

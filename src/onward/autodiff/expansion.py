@@ -12,12 +12,12 @@ from onward.autodiff import rules as _rules  # noqa: F401  registers every rule
 from onward.autodiff.registry import rule_for
 from onward.autodiff.sweep import differentiable_path, may_vary
 from onward.errors import MissingRuleError
-from onward.graph import contrib
 from onward.graph.folding import fold_shape_arithmetic
 from onward.graph.functions import body_since, expand
 from onward.graph.inference import infer_shapes
 from onward.graph.nodes import all_values, captured_values, is_integer_arithmetic, subgraphs, used_values
 from onward.graph.opsets import NeedsOpsetError
+from onward.graph.rewriting import refusal
 from onward.graph.shapes import is_floating
 
 
@@ -52,8 +52,8 @@ def expand_missing_rules(
 
 
 # Why a node cannot be differentiated as it is: its operator has no rule; it computes with quantised integers; its body
-# uses or returns sequences, or quantised integers; it is onnxruntime's own and has no form of standard operators.
-Why = Literal["rule", "integer", "body", "contrib"]
+# uses or returns sequences, or quantised integers; it belongs to another domain and has no form of standard operators.
+Why = Literal["rule", "integer", "body", "domain"]
 Missing = tuple[ir.Node, Why]
 
 
@@ -68,7 +68,7 @@ def _without_rule(graph: ir.Graph, targets: Sequence[ir.Value], outputs: Sequenc
         if _computes_with_integers(node, carrying):
             yield node, "integer"
         elif rule_for(node) is None:
-            yield node, "rule" if contrib.refusal(node) is None else "contrib"
+            yield node, "rule" if refusal(node) is None else "domain"
         elif subgraphs(node) and any(v in carrying and not is_floating(v) for v in (*used_values(node), *node.outputs)):
             yield node, "body"
         for body in subgraphs(node):
@@ -105,8 +105,8 @@ ADVICE: dict[Why, tuple[str, str]] = {
         "Gradients pass through the tensors of a body only, and through lists to which a Loop appends one element in "
         "each iteration and which are stacked or joined after it. Keep what the sequence holds in one tensor.",
     ),
-    "contrib": (
-        "onnxruntime's own operators on the way to the output that cannot be rewritten to standard ones:",
+    "domain": (
+        "operators of other domains on the way to the output that cannot be rewritten to standard ones:",
         "Or leave the parameters before these nodes out of `wrt`.",
     ),
 }
@@ -117,13 +117,13 @@ def _message(refused: list[Missing], opset: int) -> str:
     for why, (what, advice) in ADVICE.items():
         nodes = [node for node, given in refused if given == why]
         if nodes:
-            listed = _reasons(nodes) if why == "contrib" else _listed(nodes)
+            listed = _reasons(nodes) if why == "domain" else _listed(nodes)
             parts.append(f"{what.format(opset=opset)}\n{listed}\n{advice}")
     return "\n".join(parts)
 
 
 def _reasons(nodes: list[ir.Node]) -> str:
-    lines = [f"  {contrib.refusal(node)}" for node in nodes[:5]]
+    lines = [f"  {refusal(node)}" for node in nodes[:5]]
     return "\n".join([*lines, *([f"  and {len(nodes) - 5} more"] if len(nodes) > 5 else [])])
 
 

@@ -17,10 +17,11 @@ from onward.errors import NotDifferentiableError, OnwardError, UnknownNameError
 from onward.graph.builder import Builder
 from onward.graph.finish import finish, make_way, publish, to_input
 from onward.graph.naming import listed, quoted
-from onward.graph.nodes import all_values
+from onward.graph.nodes import all_values, outer_values
 from onward.graph.parameters import parameters as parameters_of
 from onward.graph.parameters import weights_elsewhere
 from onward.graph.prepare import ModelLike, prepare
+from onward.graph.proto import map_type
 from onward.graph.shapes import is_floating, static_shape, static_size
 from onward.graph.upgrade import in_lowest_opset
 
@@ -39,8 +40,10 @@ def gradient(
             where the weights of the result pass 2 GB, it refers to the same external files: save it beside them).
         wrt: names of initializers, Constant outputs or graph inputs (or any other value outside of subgraphs); None
             means every trainable parameter (how those are told from constants: see `onward.graph.parameters`).
-        of: the output to differentiate, or a list of them; None means the first output. An output of one element is
-            differentiated as it is. For any other, its cotangent becomes a new graph input ``<output>_grad``.
+        of: the output to differentiate, or a list of them; None means the first output. Any other value outside of
+            subgraphs will do, as the scores from which a classifier makes labels; it becomes an output, too. A value
+            of one element is differentiated as it is. For any other, its cotangent becomes a new graph input
+            ``<output>_grad``.
         parameters: "initializers" leaves the differentiated parameters in the model; "inputs" makes them graph inputs.
 
     Returns:
@@ -62,8 +65,7 @@ def _gradient(forward: ir.Model, names: list[str], outputs: list[str], as_inputs
     op = Builder(graph, model.opset_imports[""])
     border = {value.name for value in (*graph.inputs, *graph.outputs, *graph.initializers.values())}
     published = [_free_name(f"{name}_grad", border) for name in names]
-    ends = {output.name: output for output in graph.outputs}
-    seeds = {ends[name]: seed_of(op, ends[name], border) for name in outputs}
+    seeds = {end: seed_of(op, end, border) for end in ends_of(graph, outputs)}
     gradients = gradients_of(op, seeds, names)
     make_way(op, published)
     for name, (target, value) in zip(published, gradients.items(), strict=True):
@@ -94,10 +96,7 @@ def target_names(model: ir.Model, wrt: Sequence[str] | None) -> list[str]:
             )
         return names
     wrt = listed("wrt", wrt, one=True)
-    # Constants of subgraphs are in the main graph by now; what else is inside a subgraph has no one value.
-    inner = [output for node in model.graph for output in node.outputs]
-    known = (*model.graph.inputs, *model.graph.initializers.values(), *inner)
-    values = {value.name: value for value in known if value.name}
+    values = outer_values(model.graph)
     unknown = [name for name in wrt if name not in values]
     if unknown:
         raise UnknownNameError(_unknown_names("wrt", unknown, _candidates(model)))
@@ -116,17 +115,18 @@ def output_names(model: ir.Model, of: str | Sequence[str] | None) -> list[str]:
     if not outputs:
         raise OnwardError("the model has no outputs, so there is nothing to differentiate")
     names = [next(iter(outputs))] if of is None else listed("of", of, one=True)
-    unknown = [name for name in names if name not in outputs]
+    values = outer_values(model.graph)
+    unknown = [name for name in names if name not in values]
     if unknown:
         raise UnknownNameError(_unknown_names("of", unknown, list(outputs)))
     if not names:
         raise OnwardError(f"`of` is empty; name at least one output: the model has {', '.join(map(repr, outputs))}")
     _refuse_repetition("of", names)
     for name in names:
-        if not is_floating(outputs[name]):
+        if not is_floating(values[name]):
             raise NotDifferentiableError(
-                f"output {name!r} has type {outputs[name].type}; only float, double, float16 and bfloat16 tensors have "
-                f"a gradient. {_other_output(outputs, outputs[name])}"
+                f"output {name!r} has type {map_type(values[name]) or values[name].type}; only float, double, float16 "
+                f"and bfloat16 tensors have a gradient. {_other_output(outputs, values[name])}"
             )
     return names
 
@@ -142,7 +142,7 @@ def _other_output(outputs: Mapping[str, ir.Value], chosen: ir.Value) -> str:
         inputs = [] if producer is None else [x for x in producer.inputs if x is not None and not x.is_initializer()]
         value = next((x for x in inputs if is_floating(x)), inputs[0] if inputs else None)
     origin = "" if value is None else f": {value.name!r}"
-    return f"No output has; make the value that it is computed from an output of the model{origin}."
+    return f"No output has; name the value that it is computed from in `of`{origin}."
 
 
 def _candidates(model: ir.Model) -> list[str]:
@@ -158,6 +158,14 @@ def _refuse_repetition(argument: str, names: Sequence[str]) -> None:
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
         raise OnwardError(f"`{argument}` names {', '.join(map(repr, repeated))} more than once")
+
+
+def ends_of(graph: ir.Graph, names: Sequence[str]) -> list[ir.Value]:
+    """The values to differentiate; those that are no outputs of the graph become some."""
+    values = outer_values(graph)
+    ends = [values[name] for name in names]
+    graph.outputs.extend(end for end in ends if not end.is_graph_output())
+    return ends
 
 
 def seed_of(op: Builder, output: ir.Value, border: set[str | None]) -> ir.Value:

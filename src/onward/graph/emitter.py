@@ -142,12 +142,17 @@ class Emitter:
         key = (dtype, array.shape, array.tobytes())
         root = self._root
         if key not in root._constants:
-            name = self.unique_name(_constant_name(array, dtype))
-            tensor = ir.tensor(np.ascontiguousarray(array).reshape(array.shape), dtype=dtype, name=name)
-            constant = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(dtype), const_value=tensor)
-            root.graph.register_initializer(constant)
-            root._constants[key] = constant
+            tensor = ir.tensor(np.ascontiguousarray(array).reshape(array.shape), dtype=dtype)
+            root._constants[key] = Emitter.initializer(self, _constant_name(array, dtype), tensor)
         return root._constants[key]
+
+    def initializer(self, name: str, tensor: ir.TensorProtocol) -> ir.Value:
+        """A new initializer of the main graph; a name that is taken gets a number."""
+        tensor.name = self.unique_name(name)
+        kind = ir.TensorType(tensor.dtype)
+        value = ir.Value(name=tensor.name, shape=ir.Shape(tensor.shape.numpy()), type=kind, const_value=tensor)
+        self._root.graph.register_initializer(value)
+        return value
 
     def unique_name(self, wanted: str) -> str:
         """`wanted`, or `wanted_<n>` with the smallest free n."""

@@ -12,8 +12,10 @@ from onward.graph.cleanup import remove_unused
 from onward.graph.inference import infer_shapes
 from onward.graph.nodes import all_values
 from onward.graph.opsets import accepted_by_runtime
+from onward.graph.parameters import forget_constant_nodes
 from onward.graph.promise import check_promises
 from onward.graph.propagation import name_sizes
+from onward.graph.proto import to_proto
 
 # Protobuf cannot serialize more; larger models keep their weights in external files.
 LARGEST_PROTO = 2**31 - 2**20
@@ -25,6 +27,7 @@ def finish(model: ir.Model) -> onnx.ModelProto:
     infer_shapes(model)
     check_promises(model.graph)
     name_sizes(model.graph)
+    forget_constant_nodes(model)
     opset = model.opset_imports.get("", 1)
     lowest = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)], ignore_unknown=True)
     # 4 is the first IR version whose initializers need not be inputs too.
@@ -32,7 +35,7 @@ def finish(model: ir.Model) -> onnx.ModelProto:
     weights = [value.const_value for value in model.graph.initializers.values()]
     if sum(tensor.nbytes for tensor in weights if tensor is not None) < LARGEST_PROTO:
         ir.external_data.load_to_model(model)
-    return ir.serde.serialize_model(model)
+    return to_proto(model)
 
 
 def publish(value: ir.Value, name: str, graph: ir.Graph) -> ir.Value:

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onward.errors import InvalidModelError
 from onward.graph.kernel_sizes import contradicts, doubtful, kernel_shape
 from onward.graph.nodes import all_values, describe
+from onward.graph.proto import from_proto
 from onward.graph.ranks import assumed_ranks, implied_ranks
 from onward.graph.shapes import dims, is_placeholder
 from onward.graph.skeleton import skeleton
@@ -137,7 +138,7 @@ def _infer_once(model: ir.Model, hidden: Iterable[ir.Value]) -> Exception | None
             inferred_proto = onnx.shape_inference.infer_shapes(proto, data_prop=True)
         except Exception:
             return error
-    inferred_model = ir.serde.deserialize_model(inferred_proto)
+    inferred_model = from_proto(inferred_proto)
     for graph, inferred_graph in zip(model.graphs(), inferred_model.graphs(), strict=True):
         inferred = ir.convenience.create_value_mapping(inferred_graph)
         for value in ir.convenience.create_value_mapping(graph).values():

@@ -92,6 +92,12 @@ def all_values(graph: ir.Graph) -> Iterator[ir.Value]:
             yield from node.outputs
 
 
+def outer_values(graph: ir.Graph) -> dict[str, ir.Value]:
+    """The values outside of subgraphs, by name: what is inside of one, but for constants, has no one value."""
+    inner = (output for node in graph for output in node.outputs)
+    return {value.name: value for value in (*graph.inputs, *graph.initializers.values(), *inner) if value.name}
+
+
 def is_integer_arithmetic(node: ir.Node) -> bool:
     """Whether a node computes with quantised numbers as they are; onnxruntime's own operators have such names too."""
     return node.op_type in ("ConvInteger", "MatMulInteger") or node.op_type.startswith("QLinear")

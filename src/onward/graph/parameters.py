@@ -14,10 +14,12 @@ An initializer is trainable by default unless one of these holds (the first that
 6. all its values are 0, 1, an infinity or the huge negative number that stands for one, and no product uses it: a
    mask (layers may start at zero or at the identity);
 7. onward itself made it while building a graph;
-8. an operator that was rewritten took it for a table, as RotaryEmbedding does its cosines and sines.
+8. an operator that was rewritten took it for a table or a setting: RotaryEmbedding its cosines and sines, Scaler (of
+   scikit-learn's files) its offset and scale.
 
 The weights, biases and peepholes of RNN, GRU and LSTM are parameters whatever 3 to 7 say: exporters join them from
-torch's own, and a bias of rank 2 may start at zero.
+torch's own, and a bias of rank 2 may start at zero. So are the coefficients, intercepts and support vectors that
+LinearRegressor and its like hold as attributes, under the name ``<node>.<attribute>``.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from onward.graph.shapes import is_floating
 
 _WAS_CONSTANT_NODE = "onward.was_constant_node"
 _TABLE = "onward.table"
+_WEIGHT = "onward.weight"
 
 # Inputs that are settings of an operator rather than weights: operator -> what the input with an index is.
 _SETTINGS: dict[str, dict[int, str]] = {
@@ -91,10 +94,10 @@ def parameters(model: ir.Model) -> list[Parameter]:
 
 
 def mark_constant_nodes(model: ir.Model) -> None:
-    """Remember which values are outputs of Constant nodes, before those become initializers."""
+    """Remember, also across files, which values are outputs of Constant nodes, before those become initializers."""
     for node in model.graph.all_nodes():
         if node.op_type == "Constant" and node.domain == "":
-            node.outputs[0].meta[_WAS_CONSTANT_NODE] = True
+            node.outputs[0].metadata_props[_WAS_CONSTANT_NODE] = "true"
             attribute = node.attributes.get("value")
             if attribute is not None and attribute.as_tensor().dtype != ir.DataType.STRING:
                 # Lifting gives the tensor a name, and onnx_ir would write that into the caller's proto.
@@ -105,12 +108,23 @@ def mark_constant_nodes(model: ir.Model) -> None:
 
 def was_constant_node(value: ir.Value) -> bool:
     """Whether an initializer was the output of a Constant node in the file."""
-    return bool(value.meta.get(_WAS_CONSTANT_NODE))
+    return _WAS_CONSTANT_NODE in value.metadata_props
+
+
+def forget_constant_nodes(model: ir.Model) -> None:
+    """Take the marks of `mark_constant_nodes` from a model that is finished."""
+    for value in model.graph.initializers.values():
+        value.metadata_props.pop(_WAS_CONSTANT_NODE, None)
 
 
 def mark_table(value: ir.Value, reason: str) -> None:
-    """Remember that an operator took a value for a table, not a weight, before the operator is rewritten."""
-    value.meta[_TABLE] = reason
+    """Remember, also across files, that an operator took a value for a table, not a weight, before it is rewritten."""
+    value.metadata_props[_TABLE] = reason
+
+
+def mark_weight(value: ir.Value) -> None:
+    """Remember, also across files, that an operator took a value for a weight, before it is rewritten."""
+    value.metadata_props[_WEIGHT] = "true"
 
 
 def is_baked_scalar(value: ir.Value) -> bool:
@@ -146,7 +160,7 @@ def _reason_against(value: ir.Value) -> str | None:
     if value.metadata_props.get(REQUIRES_GRAD) == "False":
         return "it does not require a gradient in torch"
     kind = value.metadata_props.get(KIND)
-    if kind == "PARAMETER":
+    if kind == "PARAMETER" or _WEIGHT in value.metadata_props:
         return None
     if kind is not None:
         return f"torch exported it as {kind.lower()}"
@@ -154,8 +168,8 @@ def _reason_against(value: ir.Value) -> str | None:
         return None
     if _is_table(folded_from(value)):
         return "a table that the exporter computed"
-    if value.meta.get(_TABLE):
-        return str(value.meta[_TABLE])
+    if _TABLE in value.metadata_props:
+        return value.metadata_props[_TABLE]
     setting = _setting(value)
     if setting is not None:
         return setting

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
 from onward.errors import InvalidModelError
-from onward.graph import contrib
+from onward.graph import contrib, ml  # noqa: F401  they register what is rewritten
 from onward.graph.external import check_tensors, read_small_weights
 from onward.graph.folding import fold_shape_arithmetic
 from onward.graph.functions import expand, write_defaults
@@ -20,12 +20,14 @@ from onward.graph.inference import infer_shapes
 from onward.graph.loops import forget_growing_sizes, forget_returned_sizes, remove_idle_states
 from onward.graph.opsets import accepted_by_runtime, require_accepted
 from onward.graph.parameters import mark_constant_nodes
+from onward.graph.proto import from_proto
 from onward.graph.restating import restate_sizes
+from onward.graph.rewriting import rewrite
 from onward.graph.sequences import resolve_sequences
 from onward.graph.skeleton import skeleton
 from onward.graph.stacks import resolve_stacks
 from onward.graph.tensors import own_tensor
-from onward.graph.upgrade import OLDEST, replace_deprecated, upgrade
+from onward.graph.upgrade import OLDEST, align_functions, replace_deprecated, upgrade
 
 ModelLike = onnx.ModelProto | ir.Model | str | os.PathLike[str]
 
@@ -45,6 +47,7 @@ def prepare(model: ModelLike, keep: Collection[tuple[str, str]] = ()) -> ir.Mode
     replace_deprecated(copy)
     contrib.adopt(copy)
     check(copy)
+    align_functions(copy)
     passes.InlinePass(lambda function: (function.domain, function.name) not in keep)(copy)
     mark_constant_nodes(copy)
     passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(copy)
@@ -60,7 +63,7 @@ def prepare(model: ModelLike, keep: Collection[tuple[str, str]] = ()) -> ir.Mode
     if forget_growing_sizes(copy):
         infer_shapes(copy)
     simplify(copy)
-    copy = contrib.rewrite(copy, keep)
+    copy = rewrite(copy, keep)
     simplify(copy)
     if any(node.op_type == "SequenceMap" and node.domain == "" for node in copy.graph.all_nodes()):
         # Over sequences of unknown length: a Loop.
@@ -105,7 +108,9 @@ def _read(model: ModelLike) -> ir.Model:
         if not path.is_file():
             raise InvalidModelError(f"there is no model file at {str(path)!r}")
         try:
-            return ir.load(path)
+            loaded = from_proto(onnx.load(path, load_external_data=False))
+            ir.external_data.set_base_dir(loaded.graph, path.parent)
+            return loaded
         except Exception as error:
             raise InvalidModelError(f"{str(path)!r} is not a readable ONNX model: {error}") from error
     raise InvalidModelError(
@@ -117,7 +122,7 @@ def _from_proto(proto: onnx.ModelProto) -> ir.Model:
     if not proto.HasField("graph"):
         raise InvalidModelError("the ModelProto has no graph; was it loaded from a file?")
     try:
-        return ir.serde.deserialize_model(proto)
+        return from_proto(proto)
     except Exception as error:
         raise InvalidModelError(f"the ModelProto is not valid ONNX: {error}") from error
 

@@ -9,6 +9,8 @@ import onnx
 import onnx_ir as ir
 from onnx.external_data_helper import uses_external_data
 
+from onward.graph.proto import from_proto
+
 
 def save_model(
     model: onnx.ModelProto,
@@ -21,6 +23,6 @@ def save_model(
     if not any(uses_external_data(tensor) for tensor in model.graph.initializer):
         target.write_bytes(model.SerializeToString())
         return
-    copy = ir.serde.deserialize_model(model)
+    copy = from_proto(model)
     ir.external_data.set_base_dir(copy.graph, external_data_folder or Path.cwd())
     ir.save(copy, target, external_data=f"{target.name}.data")

@@ -7,6 +7,8 @@ import math
 import onnx
 import onnx_ir as ir
 
+from onward.graph.proto import from_proto, to_proto
+
 # Inference needs the values of shapes, axes, pads and splits; weights are larger than this.
 LARGEST_KEPT = 1024  # bytes
 
@@ -26,7 +28,7 @@ def skeleton(model: ir.Model) -> onnx.ModelProto:
             graph.initializers.pop(value.name or "")
             if not value.is_graph_input():
                 graph.inputs.append(value)
-        return ir.serde.serialize_model(model)
+        return to_proto(model)
     finally:
         graph.inputs.clear()
         graph.inputs.extend(inputs)
@@ -37,7 +39,7 @@ def skeleton(model: ir.Model) -> onnx.ModelProto:
 
 def restore_weights(proto: onnx.ModelProto, model: ir.Model) -> ir.Model:
     """The inverse of `skeleton`: `proto` with the large weights of `model` put back."""
-    result = ir.serde.deserialize_model(proto)
+    result = from_proto(proto)
     graph = result.graph
     original_inputs = {value.name for value in model.graph.inputs}
     for value in list(graph.inputs):

@@ -68,6 +68,14 @@ def replace_deprecated(model: ir.Model) -> None:
         model.graph.sort()
 
 
+def align_functions(model: ir.Model) -> None:
+    """Move, in place, the functions of a model to its own opset, in which they can be inlined."""
+    version = model.opset_imports[""]
+    for function in model.functions.values():
+        if OLDEST <= function.opset_imports.get("", version) < version:
+            _upgrade_function(function, version)
+
+
 def _upgrade_function(function: ir.Function, version: int) -> None:
     """onnxruntime reads the body of a function in the opset of the model that calls it."""
     graph = function.graph

@@ -16,11 +16,12 @@ import onnx
 import onnx_ir as ir
 
 from onward.autodiff.registry import custom_operators
-from onward.errors import InvalidModelError, OnwardError, UnknownValueError
-from onward.graph import contrib
+from onward.errors import InvalidModelError, NotDifferentiableError, OnwardError, UnknownValueError
+from onward.graph import contrib, ml
 from onward.graph.nodes import all_values
 from onward.graph.opsets import accepted_by_runtime
 from onward.graph.prepare import prepare
+from onward.graph.proto import from_proto, has_map, spelled, to_proto
 from onward.graph.shapes import dims, is_placeholder
 from onward.graph.skeleton import proto_skeleton
 from onward.graph.upgrade import upgrade
@@ -126,7 +127,14 @@ class ModelAccessor:
 
     def value(self, name: str) -> ir.Value:
         """A value of that name, type and shape, in no graph."""
-        info = ir.serde.deserialize_value_info_proto(self.value_info(name), None)
+        described = self.value_info(name)
+        if has_map(described.type):
+            made_of = [node.input[0] for node in self.model.graph.node if name in node.output]
+            raise NotDifferentiableError(
+                f"{name!r} is no tensor but of type {spelled(described.type)}, which a loss cannot take. Name what it "
+                f"is made of: {', '.join(map(repr, made_of)) or 'a tensor'}."
+            )
+        info = ir.serde.deserialize_value_info_proto(described, None)
         return ir.Value(name=name, type=info.type, shape=info.shape)
 
     def prepared_value(self, name: str) -> ir.Value:
@@ -162,19 +170,23 @@ class ModelAccessor:
 
     def to_ir(self) -> ir.Model:
         """The model as the rest of onward takes it, external data found."""
-        model = ir.serde.deserialize_model(self.model)
-        if self._path is not None:
-            ir.external_data.set_base_dir(model.graph, Path(self._path).resolve().parent)
-        return model
+        return _to_ir(self.model, self._path)
 
     def upgrade(self, opset: int) -> None:
         """Move the model to a newer opset, which some block needs."""
         added = set(self.added_initializers())
         # In place: blocks that are running hold the proto.
-        self._model.CopyFrom(ir.serde.serialize_model(upgrade(prepare(self.to_ir(), keep=custom_operators()), opset)))
+        self._model.CopyFrom(to_proto(upgrade(prepare(self.to_ir(), keep=custom_operators()), opset)))
         self._names = _Names()
         # Constant nodes of the model are initializers now.
         self._first_initializers = {tensor.name for tensor in self.model.graph.initializer} - added
+
+
+def _to_ir(proto: onnx.ModelProto, path: str | os.PathLike[str] | None) -> ir.Model:
+    model = from_proto(proto)
+    if path is not None:
+        ir.external_data.set_base_dir(model.graph, Path(path).resolve().parent)
+    return model
 
 
 def find_value_info(graph: onnx.GraphProto, name: str) -> onnx.ValueInfoProto | None:
@@ -264,11 +276,11 @@ def base(model: onnx.ModelProto, model_path: str | os.PathLike[str] | None = Non
         raise OnwardError("Base onnx model cannot be None. Please use onnxblock.empty_base() to start without one.")
     if not isinstance(model, onnx.ModelProto):
         raise OnwardError(f"onnxblock.base takes an onnx.ModelProto, not {type(model).__name__}; onnx.load reads files")
-    with _working_on(lambda: ModelAccessor(_own_copy(model), model_path)) as accessor:
+    with _working_on(lambda: ModelAccessor(_own_copy(model, model_path), model_path)) as accessor:
         yield accessor
 
 
-def _own_copy(model: onnx.ModelProto) -> onnx.ModelProto:
+def _own_copy(model: onnx.ModelProto, path: str | os.PathLike[str] | None) -> onnx.ModelProto:
     own = copy.deepcopy(model)
     if own.ir_version < 4:
         # Such files must list every initializer as an input too, so that blocks could not add any.
@@ -278,6 +290,13 @@ def _own_copy(model: onnx.ModelProto) -> onnx.ModelProto:
         own.graph.input.extend(inputs)
         own.ir_version = 4
     contrib.adopt_proto(own)
+    imported = [entry for entry in own.opset_import if entry.domain == ml.ML.name]
+    if imported:
+        # What a classic model learned is in attributes, and onnx infers no types of what it computes: blocks get the
+        # model in which both are as in any other, and may still add operators of that domain.
+        own = to_proto(prepare(_to_ir(own, path), keep=custom_operators()))
+        if all(entry.domain != ml.ML.name for entry in own.opset_import):
+            own.opset_import.extend(imported)
     _forget_shared_names(own.graph)
     return own
 

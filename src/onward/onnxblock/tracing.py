@@ -51,9 +51,12 @@ def _trace(accessor: ModelAccessor, function: Traced, inputs: Sequence[ir.Value]
 
 def _join(accessor: ModelAccessor, graph: ir.Graph, result: ir.Value, token: str) -> None:
     result.name = accessor.numbered_name(token)
-    for value in list(all_values(graph)):
-        if value.name and value is not result and not (value.graph is graph and value.is_graph_input()):
-            value.name = accessor.unique_name(value.name)
+    own = [value for value in all_values(graph) if value.name and value is not result and value not in graph.inputs]
+    names = [accessor.unique_name(value.name or "") for value in own]
+    for index, value in enumerate(own):
+        value.name = f"joining/{index}"  # none stands in the way of another's new name
+    for value, name in zip(own, names, strict=True):
+        value.name = name
     for node in graph.all_nodes():
         node.name = accessor.unique_name(node.name or node.op_type)
     target = accessor.model.graph

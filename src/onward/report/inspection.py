@@ -15,6 +15,7 @@ from onward.autodiff.gradient import output_names, target_names
 from onward.errors import OnwardError, UnknownNameError
 from onward.graph import provenance
 from onward.graph.naming import listed
+from onward.graph.nodes import outer_values
 from onward.graph.opsets import accepted_by_runtime
 from onward.graph.prepare import ModelLike
 from onward.graph.shapes import dims, is_floating
@@ -115,10 +116,10 @@ class _Inspection:
         except OnwardError as error:
             if self.whole:  # otherwise types may be unknown because inference failed
                 self.blockers.append(blocker_of(error, "output"))
-            wanted = None if of is None else listed("of", of, one=True)
-            names = [value.name or "" for value in self.prepared.graph.outputs[: None if wanted else 1]]
-            names = [name for name in names if wanted is None or name in wanted]
-        named = [value for value in self.prepared.graph.outputs if value.name in names]
+            names = [] if of is None else listed("of", of, one=True)
+            names = names or [value.name or "" for value in self.prepared.graph.outputs[:1]]
+        values = outer_values(self.prepared.graph)
+        named = [values[name] for name in names if name in values]
         return [value for value in named if is_floating(value) or (value.dtype is None and not self.whole)]
 
     def targets(self, wrt: Sequence[str] | None, parameters: Sequence[Parameter]) -> list[str]:

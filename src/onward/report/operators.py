@@ -12,19 +12,17 @@ from onward.autodiff.coverage import way_of
 from onward.autodiff.expansion import ADVICE, Missing, Why
 from onward.autodiff.registry import custom_operators
 from onward.autodiff.sweep import Failure
-from onward.graph import contrib
-from onward.graph.contrib.registry import DOMAIN
+from onward.graph.contrib import MICROSOFT
 from onward.graph.nodes import describe, subgraphs, used_values
+from onward.graph.rewriting import DOMAINS, refusal
 from onward.report.content import Blocker, How, Operator
 from onward.report.preparation import blocker_of
 
 _Key = tuple[str, str, str]  # domain, operator, overload
 
 _NO_RULE_IN_DOMAIN = {
-    DOMAIN: "A fused operator of onnxruntime: use the model as it was before onnxruntime (or its transformers "
+    MICROSOFT.name: "A fused operator of onnxruntime: use the model as it was before onnxruntime (or its transformers "
     "tool) optimised it. ",
-    "ai.onnx.ml": "An operator for classic models (trees, support vectors, encoders), which are trained where they "
-    "were made. ",
 }
 
 
@@ -42,11 +40,17 @@ def operators_of(model: ir.Model) -> list[Operator]:
         how: How = way_of(domain, op_type, opset)
         if how == "missing" and (domain, op_type, overload) in model.functions:
             how = "model function"
-        elif how == "missing" and domain in ("", DOMAIN) and op_type in contrib.REWRITERS:
+        elif how == "missing" and _is_rewritten(domain, op_type):
             how = "rewritten"
         before = by_name[name].count if name in by_name else 0
         by_name[name] = Operator(name, before + count, how, blocks=False)
     return [by_name[name] for name in sorted(by_name)]
+
+
+def _is_rewritten(domain: str, op_type: str) -> bool:
+    # onnxruntime has some of its own operators in the default domain, too.
+    known = DOMAINS.get(domain or MICROSOFT.name)
+    return known is not None and op_type in known.rewriters
 
 
 def _count(nodes: Iterable[ir.Node], model: ir.Model, counts: Counter[_Key], calls: tuple[_Key, ...]) -> None:
@@ -74,7 +78,7 @@ REASONS: dict[Why, str] = {
     "rule": "no gradient rule",
     "integer": "computes with integers, which have no derivative",
     "body": "its body uses or returns sequences, or quantised integers",
-    "contrib": "cannot be rewritten to standard operators",
+    "domain": "cannot be rewritten to standard operators",
 }
 
 
@@ -98,12 +102,12 @@ def refusals(model: ir.Model, refused: Sequence[Missing], trainable: Sequence[st
 
 def _reason_and_remedy(node: ir.Node, why: Why) -> tuple[str, str]:
     _, advice = ADVICE[why]
-    said = contrib.refusal(node)
+    said = refusal(node)
     if said is not None:
         # It names the node, then says why it stays, if there is more to say than what to do.
         reason, _, remedy = said.removeprefix(f"{describe(node)}: ").partition(". ")
-        reason, remedy = (reason, remedy) if remedy else (REASONS["contrib"], reason)
-        return f"{reason[:1].lower()}{reason[1:]}", f"{remedy} {ADVICE['contrib'][1]}"
+        reason, remedy = (reason, remedy) if remedy else (REASONS["domain"], reason)
+        return f"{reason[:1].lower()}{reason[1:]}", f"{remedy} {ADVICE['domain'][1]}"
     return REASONS[why], (_NO_RULE_IN_DOMAIN.get(node.domain, "") if why == "rule" else "") + advice
 
 

@@ -12,6 +12,7 @@ from onward.autodiff.sweep import differentiable_path
 from onward.graph.nodes import subgraphs
 from onward.graph.parameters import parameters as judged
 from onward.graph.parameters import was_constant_node
+from onward.graph.proto import map_type
 from onward.graph.shapes import is_floating, static_shape
 from onward.report.content import Parameter
 
@@ -66,7 +67,7 @@ def dtype_name(value: ir.Value) -> str:
     """`float32` for a tensor, the whole type for what is none."""
     if isinstance(value.type, ir.TensorType):
         return {"FLOAT": "float32", "DOUBLE": "float64"}.get(value.type.dtype.name, value.type.dtype.name.lower())
-    return "unknown type" if value.type is None else str(value.type)
+    return map_type(value) or ("unknown type" if value.type is None else str(value.type))
 
 
 def _nbytes(dtype: ir.DataType | None, size: int) -> int:

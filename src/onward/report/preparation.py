@@ -23,7 +23,7 @@ from onward.graph.prepare import (
     prepare,
     simplify,
 )
-from onward.graph.upgrade import replace_deprecated
+from onward.graph.upgrade import align_functions, replace_deprecated
 from onward.report.content import Blocker, Kind
 
 _REPAIR = (
@@ -80,6 +80,7 @@ def _step_by_step(model: ir.Model) -> tuple[ir.Model, list[Blocker]]:
         replace_deprecated,
         contrib.adopt,
         check,
+        align_functions,
         passes.InlinePass(lambda function: (function.domain, function.name) not in kept),
         mark_constant_nodes,
         lift_constants,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onward.autodiff.expansion import Missing, expand_missing_rules
-from onward.autodiff.gradient import seed_of
+from onward.autodiff.gradient import ends_of, seed_of
 from onward.autodiff.sweep import Failure, backpropagate
 from onward.graph.builder import Builder
 from onward.graph.cleanup import remove_unused
@@ -52,8 +52,7 @@ def _rehearse(forward: ir.Model, names: Sequence[str], outputs: Sequence[str]) -
     nodes = frozenset(graph)
     op = Builder(graph, model.opset_imports[""])
     border = {value.name for value in (*graph.inputs, *graph.outputs, *graph.initializers.values())}
-    ends = {output.name: output for output in graph.outputs}
-    seeds = {ends[name]: seed_of(op, ends[name], border) for name in outputs}
+    seeds = {end: seed_of(op, end, border) for end in ends_of(graph, outputs)}
     values = {value.name: value for value in all_values(graph)}
     cotangents = backpropagate(op, graph, seeds, [values[name] for name in names], failures)
     for name, cotangent in zip(names, cotangents, strict=True):

@@ -71,7 +71,8 @@ def _truncate(
                 f"Expected graph output for inference graph {name} could not be found. Please regenerate the eval "
                 f"graph. Its own outputs are {', '.join(model.outputs)}."
             )
-    unknown = [name for name in outputs if model.type_of(name) is None]
+    # What is described already need not be a tensor: scikit-learn's classifiers end in a list of dictionaries.
+    unknown = [name for name in outputs if name not in model.outputs and model.type_of(name) is None]
     model.set_outputs(outputs, _infer(model, unknown, folder, options) if unknown else None)
     model.prune()
 

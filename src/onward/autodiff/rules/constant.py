@@ -20,3 +20,8 @@ nondifferentiable(
 
 # It looks at the same bits as another type.
 nondifferentiable("BitCast")
+
+# Of classic models: labels and categories, which are constant almost everywhere, and maps, which have no cotangents.
+nondifferentiable(
+    *"CastMap CategoryMapper DictVectorizer LabelEncoder OneHotEncoder ZipMap".split(), domain="ai.onnx.ml"
+)

@@ -1,7 +1,7 @@
 """onnxruntime's own operators (`com.microsoft`), rewritten to standard ones before anything is differentiated.
 
 Optimizers and exporters fuse parts of a model into them. One module for each family holds a function ``(op, node)`` for
-each operator, in the notation of rules; `rewriting` walks through a model.
+each operator, in the notation of rules.
 """
 
 from onward.graph.contrib import (
@@ -16,13 +16,11 @@ from onward.graph.contrib import (
     rotary,
     standard,
 )
-from onward.graph.contrib.registry import REFUSED, REWRITERS, Rewriter, refusal
-from onward.graph.contrib.rewriting import adopt, adopt_proto, rewrite
+from onward.graph.contrib.adoption import adopt, adopt_proto
+from onward.graph.contrib.domain import MICROSOFT
 
 __all__ = [
-    "REFUSED",
-    "REWRITERS",
-    "Rewriter",
+    "MICROSOFT",
     "activation",
     "adopt",
     "adopt_proto",
@@ -33,8 +31,6 @@ __all__ = [
     "product",
     "quantization",
     "query_attention",
-    "refusal",
-    "rewrite",
     "rotary",
     "standard",
 ]

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 import onnx_ir as ir
 
 from onward.graph.builder import Builder
-from onward.graph.contrib.registry import RefusedError, rewrites
+from onward.graph.contrib.domain import rewrites
 from onward.graph.nodes import attribute, input_at
+from onward.graph.rewriting.registry import RefusedError
 from onward.graph.shapes import dims, rank
 
 

@@ -12,9 +12,10 @@ import onnx_ir as ir
 
 from onward.graph.builder import Builder
 from onward.graph.contrib.activation import with_bias
-from onward.graph.contrib.registry import RefusedError, rewrites
+from onward.graph.contrib.domain import rewrites
 from onward.graph.contrib.rotary import numbers
 from onward.graph.nodes import attribute, input_at, is_used
+from onward.graph.rewriting.registry import RefusedError
 from onward.graph.shapes import dims, rank, same_dims
 
 _MASKED = -10000.0  # what the operators add to a score by default to mask it

@@ -8,8 +8,9 @@ import onnx_ir as ir
 
 from onward.graph.builder import Builder
 from onward.graph.contrib.activation import activated
-from onward.graph.contrib.registry import RefusedError, rewrites
+from onward.graph.contrib.domain import rewrites
 from onward.graph.nodes import attribute, input_at
+from onward.graph.rewriting.registry import RefusedError
 from onward.graph.shapes import rank
 
 _CONV = "auto_pad dilations group kernel_shape pads strides"

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from onward.graph.builder import Builder
 from onward.graph.contrib.activation import activated
-from onward.graph.contrib.registry import rewrites
+from onward.graph.contrib.domain import rewrites
 from onward.graph.nodes import attribute
 
 

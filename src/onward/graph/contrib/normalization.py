@@ -6,8 +6,9 @@ import onnx_ir as ir
 
 from onward.graph.builder import Builder
 from onward.graph.contrib.activation import with_bias
-from onward.graph.contrib.registry import RefusedError, rewrites
+from onward.graph.contrib.domain import rewrites
 from onward.graph.nodes import attribute, input_at, is_used
+from onward.graph.rewriting.registry import RefusedError
 from onward.graph.shapes import rank
 
 _HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)

@@ -7,9 +7,10 @@ import onnx_ir as ir
 
 from onward.graph.builder import Builder
 from onward.graph.contrib.activation import with_bias
-from onward.graph.contrib.registry import RefusedError, rewrites
+from onward.graph.contrib.domain import rewrites
 from onward.graph.nodes import attribute, constant_of, input_at
 from onward.graph.parameters import mark_table
+from onward.graph.rewriting.registry import RefusedError
 from onward.graph.shapes import dims, rank
 
 

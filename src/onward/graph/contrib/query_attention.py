@@ -6,10 +6,11 @@ import onnx_ir as ir
 
 from onward.graph.builder import Builder
 from onward.graph.contrib.attention import attend, causal_bias, default_scale, lowest, masked, merge_heads
+from onward.graph.contrib.domain import rewrites
 from onward.graph.contrib.normalization import root_mean_square
-from onward.graph.contrib.registry import RefusedError, rewrites
 from onward.graph.contrib.rotary import at_positions, numbers, rotated
 from onward.graph.nodes import attribute, input_at
+from onward.graph.rewriting.registry import RefusedError
 from onward.graph.shapes import dims
 
 _INT = ir.DataType.INT64

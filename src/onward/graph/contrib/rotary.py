@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from onward.graph.builder import Builder
 from onward.graph.contrib.activation import halves
-from onward.graph.contrib.registry import rewrites
+from onward.graph.contrib.domain import rewrites
 from onward.graph.nodes import attribute
 from onward.graph.parameters import mark_table
 from onward.graph.shapes import dims, rank

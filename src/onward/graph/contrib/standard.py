@@ -5,9 +5,10 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onward.graph.builder import Builder
-from onward.graph.contrib.registry import RefusedError, rewrites
+from onward.graph.contrib.domain import rewrites
 from onward.graph.contrib.rotary import numbers
 from onward.graph.nodes import attribute, constant_of, input_at
+from onward.graph.rewriting.registry import RefusedError
 from onward.graph.shapes import rank
 
 

@@ -1,4 +1,4 @@
-"""Walk through a model and rewrite onnxruntime's own operators."""
+"""Walk through a model and rewrite the operators of other domains."""
 
 from __future__ import annotations
 
@@ -10,88 +10,43 @@ import onnx_ir as ir
 
 from onward.errors import OnwardError
 from onward.graph.builder import Builder
-from onward.graph.contrib.registry import (
-    DOMAIN,
-    LAYOUT_DOMAINS,
-    REWRITERS,
+from onward.graph.inference import infer_shapes
+from onward.graph.nodes import is_used, subgraphs, take_over
+from onward.graph.opsets import all_schemas, schema
+from onward.graph.rewriting.registry import (
+    DOMAINS,
     Outputs,
     RefusedError,
     note_refusal,
     refuse_what_is_left_out,
+    rewriter_of,
 )
-from onward.graph.inference import infer_shapes
-from onward.graph.nodes import is_used, subgraphs, take_over
-from onward.graph.opsets import all_schemas, schema
 from onward.graph.skeleton import LARGEST_KEPT
 from onward.graph.upgrade import in_lowest_opset
 
-# onnxruntime also finds these in the default domain, in opsets in which the standard has no such operator.
-_ADOPTED_BELOW: dict[str, int | None] = {
-    "SimplifiedLayerNormalization": None,
-    "LayerNormalization": 17,
-    **dict.fromkeys("Affine Crop DynamicSlice ImageScaler ParametricSoftplus Scale ScaledTanh".split(), 10),
-}
+Operators = Collection[tuple[str, str]]  # domain and name of each
 
 
-def adopt(model: ir.Model) -> None:
-    """Move, in place, what onnxruntime's optimizer writes into the default domain to onnxruntime's own."""
-    for graph, imports in [
-        (model.graph, model.opset_imports),
-        *((function.graph, function.opset_imports) for function in model.functions.values()),
-    ]:
-        opset = imports.get("", model.opset_imports.get("", 1))
-        for node in graph.all_nodes():
-            if node.domain == "" and _is_adopted(node.op_type, opset):
-                node.domain = DOMAIN
-            if node.domain == DOMAIN:
-                imports.setdefault(DOMAIN, 1)
-                model.opset_imports.setdefault(DOMAIN, 1)
-
-
-def adopt_proto(model: onnx.ModelProto) -> None:
-    """The same of a proto, for those who infer its shapes before it is prepared; functions are left as they are."""
-    opset = next((imported.version for imported in model.opset_import if imported.domain in ("", "ai.onnx")), 1)
-    graphs, own = [model.graph], False
-    for graph in graphs:
-        for node in graph.node:
-            if node.domain in ("", "ai.onnx") and _is_adopted(node.op_type, opset):
-                node.domain = DOMAIN
-            own = own or node.domain == DOMAIN
-            for attribute in node.attribute:
-                graphs.extend([attribute.g] if attribute.HasField("g") else attribute.graphs)
-    if own and all(imported.domain != DOMAIN for imported in model.opset_import):
-        model.opset_import.add(domain=DOMAIN, version=1)
-
-
-def _is_adopted(op_type: str, opset: int) -> bool:
-    below = _ADOPTED_BELOW.get(op_type, 0)
-    return below is None or opset < below
-
-
-def rewrite(model: ir.Model, keep: Collection[tuple[str, str]] = ()) -> ir.Model:
-    """A prepared model with standard operators in place of onnxruntime's own, where a rewriter knows them.
-
-    Operators in `keep`, (domain, name), stay as they are.
-    """
-    kept = {name for domain, name in keep if domain == DOMAIN}
-    if any(_is_rewritable(node, kept) for node in model.graph.all_nodes()):
-        model = in_lowest_opset(model, lambda copy: _rewritten(copy, kept))
+def rewrite(model: ir.Model, keep: Operators = ()) -> ir.Model:
+    """A prepared model with standard operators in place of those that a rewriter knows; those in `keep` stay."""
+    if any(_is_rewritable(node, keep) for node in model.graph.all_nodes()):
+        model = in_lowest_opset(model, lambda copy: _rewritten(copy, keep))
     used = {node.domain for node in model.graph.all_nodes()}
     for domain in [*model.opset_imports]:
-        if domain in (DOMAIN, *LAYOUT_DOMAINS) and domain not in used:
+        if domain in DOMAINS and domain not in used:
             del model.opset_imports[domain]
     return model
 
 
-def _is_rewritable(node: ir.Node, kept: Collection[str]) -> bool:
-    return node.domain == DOMAIN and node.op_type in REWRITERS and node.op_type not in kept
+def _is_rewritable(node: ir.Node, keep: Operators) -> bool:
+    return rewriter_of(node) is not None and (node.domain, node.op_type) not in keep
 
 
-def _rewritten(model: ir.Model, kept: Collection[str]) -> ir.Model:
+def _rewritten(model: ir.Model, keep: Operators) -> ir.Model:
     waiting: dict[ir.Node, str] = {}
     while True:
         before = len(waiting)
-        waiting = _rewrite_once(model, kept)
+        waiting = _rewrite_once(model, keep)
         model.graph.sort()
         infer_shapes(model)
         # What was rewritten may tell the shapes that others wait for.
@@ -102,17 +57,17 @@ def _rewritten(model: ir.Model, kept: Collection[str]) -> ir.Model:
     return model
 
 
-def _rewrite_once(model: ir.Model, kept: Collection[str]) -> dict[ir.Node, str]:
+def _rewrite_once(model: ir.Model, keep: Operators) -> dict[ir.Node, str]:
     """Rewrite nodes in their order, in place, inferring shapes on the way; those that cannot be, with the reason."""
     left: dict[ir.Node, str] = {}
     root = _InferringBuilder(model.graph, model.opset_imports[""])
     for node in list(model.graph.all_nodes()):
-        if not _is_rewritable(node, kept):
+        rewriter = rewriter_of(node)
+        if rewriter is None or not _is_rewritable(node, keep):
             _infer(node, root.opset)
             continue
         assert isinstance(node.graph, ir.Graph)
         op = root if node.graph is model.graph else root.subgraph(node.graph)
-        rewriter = REWRITERS[node.op_type]
         emitted_after = op.graph[-1]
         try:
             refuse_what_is_left_out(node, rewriter)
@@ -120,12 +75,29 @@ def _rewrite_once(model: ir.Model, kept: Collection[str]) -> dict[ir.Node, str]:
                 _replace(op, node, rewriter.function(op, node), emitted_after)
         except (RefusedError, OnwardError) as error:
             _remove_after(op.graph, emitted_after)
+            root.forget_unused()
             left[node] = str(error)
     return left
 
 
 class _InferringBuilder(Builder):
     """Knows the shape of what it emits at once, so that the next rewriter sees it."""
+
+    def __init__(self, graph: ir.Graph, opset: int, *, root: Builder | None = None) -> None:
+        super().__init__(graph, opset, root=root)
+        self._made: list[ir.Value] = []
+
+    def initializer(self, name: str, tensor: ir.TensorProtocol) -> ir.Value:
+        made = super().initializer(name, tensor)
+        assert isinstance(self._root, _InferringBuilder)
+        self._root._made.append(made)
+        return made
+
+    def forget_unused(self) -> None:
+        """Remove the initializers of a node that could not be rewritten after all."""
+        for value in [value for value in self._made if not value.uses()]:
+            self.graph.initializers.pop(value.name or "")
+            self._made.remove(value)
 
     def emit(self, op_type: str, *operands: Any, outputs: int = 1, **attributes: Any) -> Any:
         result = super().emit(op_type, *operands, outputs=outputs, **attributes)
