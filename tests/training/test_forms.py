@@ -51,20 +51,6 @@ def normalized():
     return model(text, *weights, *statistics), (3, 2, 4, 5)
 
 
-def expanded(bias):
-    text = f"""net (float[N,2,4,5] x) => (float loss) {{
-        i = Conv(x, u)
-        c = Conv(i, w{", shift" if bias else ""})
-        n, running_mean, running_var = BatchNormalization<training_mode=1>(c, scale, bias, mean, var)
-        y = Tanh(n)
-        s = Mul(y, y)
-        loss = ReduceSum<keepdims=0>(s)
-    }}"""
-    weights = [parameter("u", 2, 2, 1, 1), parameter("w", 5, 2, 1, 1), *([parameter("shift", 5)] if bias else [])]
-    statistics = [parameter(name, 5, low=0.5) for name in ("scale", "bias", "mean", "var")]
-    return model(text, *weights, *statistics), (3, 2, 4, 5)
-
-
 def bottleneck():
     text = """net (float[N,2,4,5] x) => (float loss, float[N,4,4,5] d) {
         i = Conv(x, u)
@@ -91,12 +77,12 @@ def bottleneck():
     return model(text, *weights, low, high, *statistics), (3, 2, 4, 5)
 
 
-def pooled(kernel, height, width, activation="Relu"):
+def pooled(kernel, height, width, activation="Relu", pads=(0, 0, 0, 0)):
     rows, columns = kernel
     text = f"""net (float[N,2,{height},{width}] x) => (float loss) {{
         c = Conv(x, w)
         a = {activation}(c)
-        p = MaxPool<kernel_shape=[{rows},{columns}], strides=[{rows},{columns}]>(a)
+        p = MaxPool<kernel_shape=[{rows},{columns}], strides=[{rows},{columns}], pads=[{str(pads)[1:-1]}]>(a)
         t = Tanh(p)
         s = Mul(t, t)
         loss = ReduceSum<keepdims=0>(s)
@@ -111,12 +97,12 @@ CASES = {
     "depthwise, same": (depthwise('auto_pad="SAME_LOWER"'), {"MatMul"}, {"Conv"}),
     "depthwise, large": (depthwise("pads=[1,1,1,1]", height=12, width=12), {"Conv"}, {"Tile"}),
     "normalisation, Clip": (normalized(), {"Gemm"}, {"ReduceMean", "Where"}),
-    "normalised expansion": (expanded(bias=False), {"ReduceMean"}, {"BatchNormalization"}),
-    "normalised expansion, bias": (expanded(bias=True), {"ReduceMean"}, {"BatchNormalization"}),
     "channels first": (bottleneck(), {"MatMul"}, {"Conv"}),
     "maxima": (pooled((2, 3), 4, 6), {"HardSigmoid"}, {"ScatterElements"}),
     "maxima, no Relu": (pooled((3, 1), 6, 5, "Identity"), {"MatMul"}, {"ScatterElements"}),
     "maxima, a rest": (pooled((2, 2), 5, 4), {"ScatterElements"}, {"Tile"}),
+    "maxima, padding": (pooled((3, 3), 6, 9, pads=[1, 1, 1, 1]), {"ScatterElements"}, {"Tile"}),
+    "maxima, padding at the end": (pooled((5, 5), 10, 10, pads=[0, 0, 1, 1]), {"ScatterElements"}, {"Tile"}),
 }
 
 

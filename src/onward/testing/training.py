@@ -237,7 +237,11 @@ def _compute(graph: onnx.GraphProto, value: onnx.ValueInfoProto, array: np.ndarr
     parameter, value.name, shape = f"{name}.parameter", f"{name}.like", f"{name}.shape"
     _forget_sizes(value, layout)
     graph.initializer.append(numpy_helper.from_array(array.reshape(-1), parameter))
-    nodes = [helper.make_node("Shape", [value.name], [shape]), helper.make_node("Reshape", [parameter, shape], [name])]
+    literal = {} if array.size else {"allowzero": 1}  # since opset 14
+    nodes = [
+        helper.make_node("Shape", [value.name], [shape]),
+        helper.make_node("Reshape", [parameter, shape], [name], **literal),
+    ]
     for node in reversed(nodes):
         graph.node.insert(0, node)
     return parameter

@@ -46,7 +46,7 @@ def _layer(node: ir.Node, carrying: Collection[ir.Value]) -> Layer | None:
     if node.op_type == "Conv" and node.inputs[1] in carrying:
         if is_small(node):
             return _depthwise
-        return _pointwise if is_pointwise(node) else None
+        return _pointwise if _is_pointwise(node) else None
     x, other = node.inputs[0], input_at(node, 1)
     if x is None or not _is_small_image(x):
         return None
@@ -72,7 +72,7 @@ def _is_number(value: ir.Value) -> bool:
     return constant is not None and constant.ndim == 0
 
 
-def is_pointwise(node: ir.Node) -> bool:
+def _is_pointwise(node: ir.Node) -> bool:
     """Whether a convolution reads one pixel for each of its outputs."""
     shape = static_shape(node.inputs[1]) if node.inputs[1] is not None else None
     plain = attribute(node, "group", 1) == 1 and not any(attribute(node, "pads", (0,)))
