@@ -18,7 +18,8 @@ from onward.graph.builder import Builder
 from onward.graph.finish import finish, publish
 from onward.graph.opsets import NeedsOpsetError
 from onward.losses.base import Loss, apply, loss_signature, target_inputs
-from onward.testing.rules import Feeds, check_gradient, run_on_reference, run_on_runtime
+from onward.testing.rules import check_gradient, run_on_reference
+from onward.testing.running import Feeds, run_on_runtime
 
 Array = Any  # what np.asarray takes
 

@@ -1,7 +1,8 @@
 """Check gradient rules: public, for authors of rules.
 
 ``check_vjp("Softmax", [x], axis=-1)`` compares the rule with central differences in float64 on the ONNX reference
-evaluator, the same for second derivatives, then float32 on onnxruntime with static, symbolic and unknown dimensions.
+evaluator, the same for second derivatives, then float32 on onnxruntime with static, symbolic and unknown dimensions,
+then training graphs with the gradient.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
@@ -21,8 +21,8 @@ from onnx.reference.op_run import OpRun
 from onward.autodiff.gradient import gradient
 from onward.testing import recurrent
 from onward.testing.reference import ConvTranspose, GatherElements, GlobalLpPool, GlobalMaxPool, Loop, Pad
-
-Feeds = dict[str, np.ndarray]
+from onward.testing.running import Feeds, floating_outputs, run_on_runtime
+from onward.testing.training import check_training
 
 # The step of central differences: its square bounds their error, rounding limits it from below.
 _STEPS: dict[Any, float] = {np.float64: 1e-4, np.float32: 1e-2}
@@ -43,6 +43,7 @@ def check_vjp(
     tolerance: float = 1e-6,
     runtime_tolerance: float = 2e-3,
     run: Callable[[onnx.ModelProto, Feeds], dict[str, np.ndarray]] | None = None,
+    training: bool = True,
     domain: str = "",
     **attributes: Any,
 ) -> None:
@@ -61,6 +62,7 @@ def check_vjp(
         tolerance: of that comparison, absolute and relative.
         runtime_tolerance: of float32 on onnxruntime against float64.
         run: what runs the float64 models; the reference evaluator by default.
+        training: also compare training graphs with the gradient; turn off for operators that draw random numbers.
     """
 
     def build(dtype: type, dims: str) -> tuple[onnx.ModelProto, Feeds]:
@@ -85,6 +87,10 @@ def check_vjp(
         model32, feeds32 = build(np.float32, dims)
         got = run_on_runtime(gradient(model32, wrt=names, of=results), {**feeds32, **cotangents})
         _assert_close(got, wanted, runtime_tolerance, f"float32 on onnxruntime, {dims} dimensions")
+    if on_runtime and training:
+        model32, feeds32 = build(np.float32, "static")
+        settings = [name for name in feeds32 if name not in names]
+        check_training(model32, feeds32, wrt=names, of=results, constants=settings)
 
 
 def check_gradient(
@@ -193,23 +199,6 @@ def _evaluator(model: bytes) -> ReferenceEvaluator:
     return ReferenceEvaluator(onnx.load_from_string(model), new_ops=_OPERATORS)
 
 
-def run_on_runtime(model: onnx.ModelProto, feeds: Feeds) -> dict[str, np.ndarray]:
-    """Run a model on onnxruntime's CPU provider."""
-    session = _session(model.SerializeToString())
-    names = [output.name for output in session.get_outputs()]
-    needed = {value.name for value in session.get_inputs()}
-    results = session.run(None, {k: v for k, v in feeds.items() if k in needed})
-    return dict(zip(names, results, strict=True))
-
-
-@functools.lru_cache(maxsize=4)
-def _session(model: bytes) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    options.intra_op_num_threads = 1  # threads of a small model only wait
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-
-
 def _single_node_model(
     op_type: str,
     domain: str,
@@ -265,11 +254,6 @@ def _value_info(name: str, array: np.ndarray, dims: str) -> onnx.ValueInfoProto:
 
 def _is_float(x: np.ndarray | None) -> bool:
     return x is not None and np.issubdtype(np.asarray(x).dtype, np.floating)
-
-
-def floating_outputs(model: onnx.ModelProto) -> list[str]:
-    floating = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
-    return [output.name for output in model.graph.output if output.type.tensor_type.elem_type in floating]
 
 
 def _cotangents(differentiated: onnx.ModelProto, model: onnx.ModelProto, results: Feeds, seed: int) -> Feeds:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,7 +21,7 @@ from onward.autodiff.registry import custom_operators
 from onward.autodiff.sweep import differentiable_path
 from onward.graph.prepare import prepare
 from onward.signature import METADATA_KEY, Role, Signature
-from onward.testing.rules import Feeds, floating_outputs, run_on_runtime
+from onward.testing.running import Feeds, floating_outputs, run_on_runtime
 from onward.training.split import split
 from onward.training.step import step_model
 
@@ -237,7 +238,7 @@ def _compute(graph: onnx.GraphProto, value: onnx.ValueInfoProto, array: np.ndarr
     parameter, value.name, shape = f"{name}.parameter", f"{name}.like", f"{name}.shape"
     _forget_sizes(value, layout)
     graph.initializer.append(numpy_helper.from_array(array.reshape(-1), parameter))
-    literal = {} if array.size else {"allowzero": 1}  # since opset 14
+    literal: dict[str, Any] = {} if array.size else {"allowzero": 1}  # since opset 14
     nodes = [
         helper.make_node("Shape", [value.name], [shape]),
         helper.make_node("Reshape", [parameter, shape], [name], **literal),

@@ -7,8 +7,7 @@ import torch
 from onnx import TensorProto, helper
 
 from onward import gradient
-from onward.testing import check_vjp
-from onward.testing.rules import run_on_runtime
+from onward.testing import check_vjp, run_on_runtime
 
 
 def arrays(x, w, bias=None, seed=0):

@@ -1,0 +1,210 @@
+"""Models that the forms and lowerings of training graphs are made for, and those that they have to leave alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+import onnx.parser
+from onnx import numpy_helper
+
+TYPES = {np.float32: "float", np.float64: "double", np.float16: "float16"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A graph as text over inputs and parameters; elements are small integers and halves, so that many are equal."""
+
+    name: str
+    text: str
+    inputs: dict[str, tuple[int, ...]]
+    parameters: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    output: str = "y"
+    dtype: type = np.float32
+    opset: int = 17
+    settings: str = ""
+    labels: dict[str, tuple[int, int]] = field(default_factory=dict)  # how many, below which
+    layouts: tuple[str, ...] = ("static", "batch")
+
+    def model(self) -> onnx.ModelProto:
+        kind = TYPES[self.dtype]
+        inputs = [f"{kind}[{', '.join(map(str, shape))}] {name}" for name, shape in self.inputs.items()]
+        inputs += [f"int64[{count}] {name}" for name, (count, _) in self.labels.items()]
+        outputs = ", ".join(f"{kind} {name}" for name in self.output.split())
+        head = f'<ir_version: 8, opset_import: ["" : {self.opset}]>'
+        settings = f"<{self.settings.replace('number', kind)}>" if self.settings else ""
+        model = onnx.parser.parse_model(f"{head} g ({', '.join(inputs)}) => ({outputs}) {settings} {{ {self.text} }}")
+        for output in model.graph.output:
+            output.type.tensor_type.ClearField("shape")
+        for name, array in self._arrays(self.parameters).items():
+            model.graph.initializer.append(numpy_helper.from_array(array, name))
+        return model
+
+    def feeds(self) -> dict[str, np.ndarray]:
+        random = np.random.default_rng(1)
+        labels = {name: random.integers(0, below, count) for name, (count, below) in self.labels.items()}
+        return self._arrays(self.inputs) | labels
+
+    def _arrays(self, shapes: dict[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+        random = np.random.default_rng(len(self.name))
+        drawn = {name: random.integers(-4, 5, shape) / 4 for name, shape in shapes.items()}
+        return {name: (abs(a) + 0.5 if name == "var" else a).astype(self.dtype) for name, a in drawn.items()}
+
+    @property
+    def wrt(self) -> list[str]:
+        return [*self.inputs, *(name for name in self.parameters if name not in ("mean", "var"))]
+
+
+def _maxima() -> Iterator[Case]:
+    """Windows that tile an image, with and without padding, and those that do not."""
+    windows = {
+        "tiles": ("kernel_shape=[2,3], strides=[2,3]", (4, 6)),
+        "columns": ("kernel_shape=[3,1], strides=[3,1]", (6, 5)),
+        "one pixel": ("kernel_shape=[1,1], strides=[1,1]", (3, 4)),
+        "one window": ("kernel_shape=[3,4], strides=[3,4]", (3, 4)),
+        "padded 6": ("kernel_shape=[3,3], strides=[3,3], pads=[1,1,1,1]", (6, 6)),
+        "padded 9": ("kernel_shape=[3,3], strides=[3,3], pads=[1,1,1,1]", (9, 9)),
+        "padded 10": ("kernel_shape=[5,5], strides=[5,5], pads=[1,1,1,1]", (10, 10)),
+        "padded before": ("kernel_shape=[3,3], strides=[3,3], pads=[2,0,0,0]", (6, 6)),
+        "padded after": ("kernel_shape=[3,3], strides=[3,3], pads=[0,0,0,2]", (6, 6)),
+        "ceil": ("kernel_shape=[2,2], strides=[2,2], ceil_mode=1", (5, 6)),
+        "ceil, tiles": ("kernel_shape=[2,2], strides=[2,2], ceil_mode=1", (4, 6)),
+        "same upper": ('kernel_shape=[2,2], strides=[2,2], auto_pad="SAME_UPPER"', (5, 4)),
+        "same lower": ('kernel_shape=[3,3], strides=[3,3], auto_pad="SAME_LOWER"', (5, 7)),
+        "same, tiles": ('kernel_shape=[2,2], strides=[2,2], auto_pad="SAME_LOWER"', (4, 4)),
+        "valid": ('kernel_shape=[2,2], strides=[2,2], auto_pad="VALID"', (5, 4)),
+        "overlap": ("kernel_shape=[3,2], strides=[2,1], pads=[1,0,1,1]", (6, 5)),
+        "gaps": ("kernel_shape=[2,2], strides=[3,3]", (6, 6)),
+        "dilations": ("kernel_shape=[2,2], strides=[2,2], dilations=[2,1]", (6, 6)),
+        "wide": ("kernel_shape=[2,2], strides=[2,2]", (4, 70)),
+    }
+    for name, (attributes, sizes) in windows.items():
+        text = f"c = Conv(x, w) a = Relu(c) p = MaxPool<{attributes}>(a) y = Tanh(p)"
+        yield Case(f"maxima, {name}", text, {"x": (2, 2, *sizes)}, {"w": (3, 2, 1, 1)})
+    tiles = "MaxPool<kernel_shape=[2,2], strides=[2,2]>"
+    images = {"x": (2, 2, 4, 6)}
+    yield Case("maxima of an input", f"y = {tiles}(x)", images)
+    yield Case("maxima, two readers", f"a = Relu(x) p = {tiles}(a) s = ReduceSum<keepdims=0>(a) y = Mul(p, s)", images)
+    yield Case("maxima, also an output", f"a = Relu(x) y = {tiles}(a)", images, output="y a")
+    yield Case("maxima, twice", f"a = {tiles}(x) b = {tiles}(x) y = Mul(a, b)", images)
+    yield Case("maxima of maxima", f"a = {tiles}(x) b = Relu(a) y = MaxPool<kernel_shape=[2,1]>(b)", images)
+    indexed = f"p, i = {tiles}(x) f = CastLike(i, x) y = Mul(p, f)"
+    yield Case("maxima with indices", indexed, images)
+    by_columns = (
+        "p, i = MaxPool<kernel_shape=[2,2], strides=[2,2], storage_order=1>(x) f = CastLike(i, x) y = Mul(p, f)"
+    )
+    yield Case("maxima with indices by columns", by_columns, images)
+    row = "a = Relu(x) p = MaxPool<kernel_shape=[3], strides=[3], pads=[1,1]>(a) y = Tanh(p)"
+    yield Case("maxima of rows", row, {"x": (2, 3, 6)})
+    cube = "p = MaxPool<kernel_shape=[2,2,2], strides=[2,2,2]>(x) y = Tanh(p)"
+    yield Case("maxima of volumes", cube, {"x": (1, 2, 2, 4, 4)})
+    for dtype in (np.float64, np.float16):
+        yield Case(f"maxima, {dtype.__name__}", f"a = Relu(x) p = {tiles}(a) y = Tanh(p)", images, dtype=dtype)
+
+
+def _convolutions() -> Iterator[Case]:
+    for name, attributes, sizes in (
+        ("pads", "pads=[1,0,1,1]", (5, 6)),
+        ("stride", "pads=[1,1,1,0], strides=[2,1]", (5, 6)),
+        ("dilations", "dilations=[2,3], strides=[1,2]", (5, 6)),
+        ("same", 'auto_pad="SAME_LOWER"', (5, 6)),
+        ("one pixel", "pads=[1,0,1,1]", (1, 1)),
+        ("large", "pads=[1,1,1,1]", (12, 12)),
+    ):
+        text = f"c = Conv<group=3, {attributes}>(x, w, b) y = Tanh(c)"
+        yield Case(f"depthwise, {name}", text, {"x": (2, 3, *sizes)}, {"w": (3, 1, 3, 2), "b": (3,)})
+    grouped = "c = Conv<group=2, pads=[1,1,1,1]>(x, w) y = Tanh(c)"
+    yield Case("groups", grouped, {"x": (2, 4, 5, 5)}, {"w": (6, 2, 3, 3)})
+    shared = "a = Conv<pads=[1,1,1,1]>(x, w) r = Relu(a) c = Conv<pads=[1,1,1,1]>(r, w) y = Add(a, c)"
+    yield Case("shared filters", shared, {"x": (2, 3, 5, 5)}, {"w": (3, 3, 3, 3)})
+    bottleneck = """i = Conv(x, u) a = Conv(i, w1)
+        n, m, v = BatchNormalization<training_mode=1, momentum=0.7>(a, scale, bias, mean, var)
+        b = Clip(n, low, high)
+        d = Conv<group=4, pads=[1,1,1,1]>(b, w2, b2) r = LeakyRelu<alpha=0.2>(d)
+        e = Conv(r, w3, b3) f = Add(i, e) g = Conv(f, w4) h = Sub(g, f)
+        k = Conv<group=3, pads=[1,1,1,1], strides=[2,2]>(h, w5) y = Tanh(k)"""
+    shapes = {"u": (3, 2, 1, 1), "w1": (4, 3, 1, 1), "w2": (4, 1, 3, 3), "w3": (3, 4, 1, 1), "w4": (3, 3, 1, 1)}
+    shapes |= {"w5": (3, 1, 3, 3), "b2": (4,), "b3": (3,)} | dict.fromkeys(("scale", "bias", "mean", "var"), (4,))
+    bounds = "number low = {-0.3}, number high = {0.55}"  # not where numbers are: at a kink there are two gradients
+    for name, output in (("", "y"), (", also an output", "y d f")):
+        yield Case(f"channels first{name}", bottleneck, {"x": (3, 2, 4, 5)}, shapes, output, settings=bounds)
+
+
+def _normalisations() -> Iterator[Case]:
+    statistics = dict.fromkeys(("scale", "bias", "mean", "var"), (3,))
+    for momentum in (0.9, 0.0):
+        text = f"""c = Conv<pads=[1,1,1,1]>(x, w)
+            n, m, v = BatchNormalization<training_mode=1, momentum={momentum}>(c, scale, bias, mean, var) y = Tanh(n)"""
+        yield Case(f"normalised, momentum {momentum}", text, {"x": (3, 2, 4, 5)}, {"w": (3, 2, 3, 3), **statistics})
+    expanded = text.replace("<pads=[1,1,1,1]>(x, w)", "(x, w, b)")
+    yield Case("expanded", expanded, {"x": (3, 1, 4, 5)}, {"w": (3, 1, 1, 1), "b": (3,), **statistics})
+    # Channels that are the same, and a parameter of two layers.
+    twice = """d = Concat<axis=1>(x, x, x)
+        n, m, v = BatchNormalization<training_mode=1>(d, scale, bias, mean, var) t = Tanh(n)
+        k, o, q = BatchNormalization<training_mode=1>(t, scale, bias, mean, var) y = Tanh(k)"""
+    yield Case("normalised twice by one layer", twice, {"x": (3, 1, 4, 5)}, statistics)
+    frozen = "n = BatchNormalization(x, scale, bias, mean, var) y = Relu(n)"
+    yield Case("normalised by running statistics", frozen, {"x": (3, 3, 4, 5)}, statistics)
+
+
+def _activations() -> Iterator[Case]:
+    for bounds in ("low, high", "low"):
+        # No element is at a bound, where there are two gradients.
+        text = f"h = MatMul(x, w) s = Add(h, odd) c = Clip(s, {bounds}) y = MatMul(c, v)"
+        settings = "number low = {0.0}, number high = {0.7}, number odd = {0.03}"
+        yield Case(f"clipped by {bounds}", text, {"x": (4, 5)}, {"w": (5, 6), "v": (6, 3)}, settings=settings)
+    for dtype in TYPES:
+        text = "h = MatMul(x, w) r = Relu(h) y = MatMul(r, v)"
+        yield Case(f"rectified, {dtype.__name__}", text, {"x": (4, 5)}, {"w": (5, 6), "v": (6, 3)}, dtype=dtype)
+
+
+def _products() -> Iterator[Case]:
+    attention = """q = Add(x, b) r = Reshape(q, shape) t = Transpose<perm=[2,0,3,1,4]>(r)
+        a = Gather<axis=0>(t, zero) k = Gather<axis=0>(t, one) v = Gather<axis=0>(t, two)
+        u = Transpose<perm=[0,1,3,2]>(k) s = MatMul(a, u) p = Softmax<axis=-1>(s) y = MatMul(p, v)"""
+    numbers = "int64[5] shape = {2, 5, 3, 2, 4}, int64 zero = {0}, int64 one = {1}, int64 two = {2}"
+    yield Case("attention by Gather", attention, {"x": (2, 5, 24)}, {"b": (24,)}, settings=numbers)
+    squeezed = """r = Unsqueeze(x, one) t = Transpose<perm=[3,1,0,2]>(r) g = Gather<axis=0>(t, last)
+        s = Squeeze(g, zero) y = Tanh(s)"""
+    axes = "int64[1] one = {1}, int64[1] zero = {0}, int64 last = {-1}"
+    yield Case("selected of moved axes", squeezed, {"x": (2, 3, 4)}, settings=axes)
+    parts = "a, b, c = Split<axis=1>(x) d = Mul(a, b) e = Tanh(c) y = Add(d, e)"
+    yield Case("parts", parts, {"x": (2, 6)})
+    slices = "a = Slice(x, zero, two, one) b = Slice(x, two, four, one) c = Tanh(a) y = Mul(c, b)"
+    numbers = "int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] four = {4}"
+    yield Case("slices", slices, {"x": (3, 4)}, settings=numbers)
+    transposed = "t = Transpose<perm=[1,0]>(w) h = MatMul(x, t) y = Tanh(h)"
+    yield Case("transposed weights", transposed, {"x": (4, 3)}, {"w": (5, 3)})
+    gemm = "t = Transpose<perm=[1,0]>(w) h = Gemm(x, t, b) y = Tanh(h)"
+    yield Case("transposed weights, Gemm", gemm, {"x": (4, 3)}, {"w": (5, 3), "b": (5,)})
+    biased = "h = MatMul(x, w) a = Add(h, b) y = Tanh(a)"
+    yield Case("biases of many rows", biased, {"x": (260, 4)}, {"w": (4, 32), "b": (32,)})
+    yield Case("biases of sequences", biased, {"x": (10, 26, 4)}, {"w": (4, 32), "b": (32,)})
+    spread = "m = ReduceMean<axes=[1], keepdims=1>(x) d = Sub(x, m) e = Mul(d, d) y = ReduceMean<axes=[1]>(e)"
+    yield Case("means", spread, {"x": (3, 5)})
+    yield Case("products of one row", biased, {"x": (1, 4)}, {"w": (4, 1), "b": (1,)})
+
+
+def _losses() -> Iterator[Case]:
+    tied = """e = Gather(t, i) h = Tanh(e) u = Transpose<perm=[1,0]>(t) s = MatMul(h, u)
+        y = SoftmaxCrossEntropyLoss<reduction="mean">(s, k)"""
+    for classes in (6, 1024):
+        labels = {"i": (5, classes), "k": (5, classes)}
+        yield Case(f"tied embedding of {classes}", tied, {}, {"t": (classes, 3)}, labels=labels, opset=18)
+    scores = "h = MatMul(x, w) s = Add(h, b) y = SoftmaxCrossEntropyLoss(s, k)"
+    shapes = {"w": (3, 1024), "b": (1024,)}
+    yield Case("many classes", scores, {"x": (5, 3)}, shapes, labels={"k": (5, 1024)})
+    sequence = """h = MatMul(x, w) f = Reshape(h, flat) y = SoftmaxCrossEntropyLoss(f, k)"""
+    flat = "int64[2] flat = {-1, 1024}"
+    yield Case(
+        "many classes of tokens", sequence, {"x": (2, 3, 4)}, {"w": (4, 1024)}, labels={"k": (6, 1024)}, settings=flat
+    )
+
+
+CASES = {
+    case.name: case
+    for family in (_maxima, _convolutions, _normalisations, _activations, _products, _losses)
+    for case in family()
+}

@@ -1,0 +1,60 @@
+"""Which functions of `training/forms` and `training/lowering` did something: none is proved by never running."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+from unittest import mock
+
+from onward.training import forms, lowering, split, step
+
+FOLDERS = [Path(package.__file__).parent for package in (forms, lowering) if package.__file__]
+
+
+def functions() -> set[str]:
+    """All functions of forms and lowerings that return something, as <folder>/<module>.<name>."""
+    found = set()
+    for folder in FOLDERS:
+        for file in folder.glob("*.py"):
+            for node in ast.parse(file.read_text("utf-8")).body:
+                if isinstance(node, ast.FunctionDef) and not _returns_nothing(node):
+                    found.add(f"{folder.name}/{file.stem}.{node.name}")
+    return found
+
+
+def _returns_nothing(node: ast.FunctionDef) -> bool:
+    return isinstance(node.returns, ast.Constant) and node.returns.value is None
+
+
+@contextlib.contextmanager
+def fired() -> Iterator[set[str]]:
+    """The functions that, while training graphs are made inside, return anything but None or False."""
+    found: set[str] = set()
+
+    def watch(frame: FrameType, event: str, result: Any) -> None:
+        if event == "return" and result is not None and result is not False:
+            file = Path(frame.f_code.co_filename)
+            if file.parent in FOLDERS:
+                found.add(f"{file.parent.name}/{file.stem}.{frame.f_code.co_name}")
+
+    def watched(function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            before = sys.getprofile()
+            sys.setprofile(watch)
+            try:
+                return function(*args)
+            finally:
+                sys.setprofile(before)
+
+        return run
+
+    with contextlib.ExitStack() as patches:
+        for module in (split, step):
+            for name in ("choose_forms", "lower"):
+                patches.enter_context(mock.patch.object(module, name, watched(getattr(module, name))))
+        yield found

@@ -1,0 +1,49 @@
+"""Training graphs compute the gradients of `onward.gradient`, for models that every form and lowering is made for."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+import pytest
+
+from onward.graph.builder import Builder
+from onward.testing import check_training
+from onward.testing.training import subject_of
+from onward.training import lowering
+from onward.training import split as splitting
+from tests.training.cases import CASES
+from tests.training.firing import fired, functions
+
+# Run when the module is loaded.
+AT_IMPORT = {"lowering/__init__._first_of"}
+
+
+def check(name: str) -> None:
+    case = CASES[name]
+    check_training(case.model(), case.feeds(), wrt=case.wrt, layouts=case.layouts)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_are_those_of_the_rules(name: str) -> None:
+    check(name)
+
+
+def test_every_form_and_lowering_is_used() -> None:
+    """None is proved by never running: each of their functions returns something for one of the models above."""
+    with fired() as found:
+        for case in CASES.values():
+            for layout in case.layouts:
+                subject = subject_of(case.model(), case.feeds(), case.wrt, None, (), layout)
+                splitting.split(subject.model, trainable=list(subject.parameters.values()))
+    assert functions() - found == AT_IMPORT
+
+
+def test_a_lowering_that_is_off_by_a_hundredth_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = lowering._BACKWARD_LOWERINGS["Where"]
+
+    def wrong(op: Builder, node: ir.Node) -> list[ir.Value] | None:
+        found = right(op, node)
+        return None if found is None else [value * 1.01 for value in found]
+
+    monkeypatch.setitem(lowering._BACKWARD_LOWERINGS, "Where", wrong)
+    with pytest.raises(AssertionError, match=r"by_split, static: [vwx]_grad is off by"):
+        check("rectified, float32")
