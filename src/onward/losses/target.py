@@ -17,15 +17,17 @@ import onnx_ir as ir
 
 from onward.errors import OnwardError
 from onward.graph.builder import Builder
-from onward.graph.guard import guarded, reshaped
+from onward.graph.guard import guarded, positive
 from onward.graph.shapes import Dim, dims, is_placeholder, static_shape
 from onward.graph.tracing import traced
+from onward.signature import CHECK
 
 # From the predictions to a fresh value without a name. Keyword parameters of a kind are options of its loss.
 TargetKind = Callable[..., ir.Value]
 Axis = tuple[int, int]  # the number of a prediction, and of an axis of it
 Origin = Axis | int | None  # of a size: that of a prediction, a number, or the target's own
 
+_NO_CLASS = -(2**31)
 _ALL_AXES = 2**31 - 1
 # Between what the caller feeds and what a loss takes.
 _TRANSPARENT = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
@@ -126,35 +128,35 @@ def matched(
 ) -> ir.Value:
     """A target that has the sizes it should have, or an error: now, as far as they are known, and else at run time."""
     target = declare(kind, predictions, options)
-    wanted = "" if _may_be_empty(options) else " and must not be empty"
+    filled = not _may_be_empty(options)
+    wanted = " and must not be empty" if filled else ""
     name = _origin(given).name or name
     if target.origins is None or given.shape is None:
-        sizes = _RUN_TIME_SHAPES[kind](op, predictions[0]) if kind in _RUN_TIME_SHAPES else None
-        if sizes is None:
+        if kind not in _RUN_TIME_SHAPES:
             return given
+        sizes = _RUN_TIME_SHAPES[kind](op, predictions[0])
         rule = f"target {name!r} must have as many elements as {predictions[0].name!r} has rows{wanted}"
-        return reshaped(op, given, sizes, op.Greater(sizes, 0) if wanted else None, rule)
+        return guarded(op, given, positive(op, sizes) if filled else sizes, rule, exact=False)
     known = dims(given) or ()
-    _check_known_sizes(name, known, dims(target.value) or (), bool(wanted))
-    if all(
-        o is None or (isinstance(o, int) and isinstance(d, int)) for d, o in zip(known, target.origins, strict=True)
-    ):
+    _check_known_sizes(name, known, dims(target.value) or (), filled)
+    pairs = list(zip(known, target.origins, strict=True))
+    open_ = [origin for size, origin in pairs if not (isinstance(size, int) and isinstance(origin, int))]
+    if all(origin is None for origin in open_):
         return given
     sizes = _sizes(op, given, target.origins, predictions)
-    fits = op.Equal(op.Shape(given), sizes)
-    if wanted:
-        own = [axis for axis, origin in enumerate(target.origins) if origin is None]
-        lowest = [-1 if axis in own else 0 for axis in range(len(known))] if own else 0
-        fits = op.And(fits, op.Greater(sizes, lowest))
-    return guarded(op, given, fits, f"target {name!r} must have {_described(target.origins, predictions)}{wanted}")
+    if filled:
+        sizes = positive(op, sizes) if None not in open_ else _positive_but(op, sizes, target.origins)
+    rule = f"target {name!r} must have {_described(target.origins, predictions)}{wanted}"
+    # Where one size is open, the number of elements tells it.
+    return guarded(op, given, sizes, rule, exact=len(open_) > 1)
 
 
 def not_empty(op: Builder, prediction: ir.Value, options: Mapping[str, Any]) -> ir.Value:
     """A prediction that is compared with no target, or an error where it has no elements, which have no mean."""
     if _may_be_empty(options) or static_shape(prediction) is not None:
         return prediction
-    fits = op.Greater(op.Shape(prediction), 0)
-    return guarded(op, prediction, fits, f"prediction {prediction.name!r} must not be empty")
+    sizes = positive(op, op.Shape(prediction))
+    return guarded(op, prediction, sizes, f"prediction {prediction.name!r} must not be empty", exact=False)
 
 
 def _may_be_empty(options: Mapping[str, Any]) -> bool:
@@ -175,20 +177,43 @@ def _check_known_sizes(name: str, known: Sequence[Dim], wanted: Sequence[Dim], f
 
 def _sizes(op: Builder, given: ir.Value, origins: Sequence[Origin], predictions: Sequence[ir.Value]) -> ir.Value:
     """The sizes that a target should have, int64 `[rank]`."""
-    axes = [origin[1] for origin in origins if isinstance(origin, tuple)]
-    sources = {origin[0] for origin in origins if isinstance(origin, tuple)}
-    if len(axes) == len(origins) and len(sources) == 1:
-        shape = op.Shape(predictions[sources.pop()])
-        return op.Gather(shape, axes, axis=0)
-    parts = [
-        op.dim(predictions[origin[0]], origin[1])
-        if isinstance(origin, tuple)
-        else op.dim(given, axis)
-        if origin is None
-        else op.constant([origin], ir.DataType.INT64)
-        for axis, origin in enumerate(origins)
-    ]
+    axes = _axes(origins, dims(predictions[0]) or ())
+    if axes is not None:
+        return _sizes_of(op, predictions[0], axes)
+    parts = []
+    for axis, origin in enumerate(origins):
+        if isinstance(origin, tuple):
+            parts.append(op.dim(predictions[origin[0]], origin[1]))
+        else:
+            parts.append(op.dim(given, axis) if origin is None else op.constant([origin], ir.DataType.INT64))
     return parts[0] if len(parts) == 1 else op.Concat(*parts, axis=0)
+
+
+def _axes(origins: Sequence[Origin], sizes: Sequence[Dim]) -> list[int] | None:
+    """The axes of the first prediction that have all sizes, in their order; None if there are no such axes."""
+    axes: list[int] = []
+    for origin in origins:
+        later = range(axes[-1] + 1 if axes else 0, len(sizes))
+        matching = [axis for axis in later if origin == (0, axis) or (origin is not None and origin == sizes[axis])]
+        if not matching:
+            return None
+        axes.append(matching[0])
+    return axes
+
+
+def _sizes_of(op: Builder, prediction: ir.Value, axes: Sequence[int]) -> ir.Value:
+    rank = len(dims(prediction) or ())
+    if list(axes) == list(range(rank)):
+        return op.Shape(prediction)
+    if op.opset >= 15 and list(axes) == list(range(axes[0], axes[-1] + 1)):
+        return op.Shape(prediction, start=axes[0], end=axes[-1] + 1)
+    return op.Gather(op.Shape(prediction), list(axes), axis=0)
+
+
+def _positive_but(op: Builder, sizes: ir.Value, origins: Sequence[Origin]) -> ir.Value:
+    """Sizes that are not 0, but for those of the target's own."""
+    lowest = [0 if origin is None else 1 for origin in origins]
+    return op.Where(op.Less(sizes, lowest), 1, sizes)
 
 
 def _described(origins: Sequence[Origin], predictions: Sequence[ir.Value]) -> str:
@@ -224,18 +249,23 @@ _RUN_TIME_SHAPES: dict[TargetKind, Callable[[Builder, ir.Value], ir.Value]] = {
 def checked_labels(
     op: Builder, labels: ir.Value, scores: ir.Value, axis: int = 1, *, ignore_index: int | None = None, name: str = ""
 ) -> ir.Value:
-    """Labels, or an error at run time if one of them (that is not `ignore_index`) is no class of the scores.
+    """Labels, the negative ones among them (unless that is `ignore_index`) as indices that every operator refuses.
 
-    Operators that gather take -1 for the last class, and what they say of labels beyond all classes helps nobody.
+    Operators that gather take -1 for the last class; only what is beyond all classes, they report, and say no range:
+    the name of the node does.
     """
+    wrong = op.Less(labels, 0)
+    if ignore_index is not None and ignore_index < 0:
+        wrong = op.And(wrong, op.Not(op.Equal(labels, ignore_index)))
+    checked: ir.Value = op.Where(wrong, _NO_CLASS, labels)
+    checked.shape = labels.shape
     classes = (dims(scores) or {axis: None})[axis]
-    counted = labels if ignore_index is None else op.Where(op.Equal(labels, ignore_index), 0, labels)
-    last = op.cast(op.dim(scores, axis), counted.dtype or ir.DataType.INT64) - 1
-    lowest, highest = op.ReduceMin(counted, keepdims=0), op.ReduceMax(counted, keepdims=0)
-    fits = op.And(op.Not(op.Less(lowest, 0)), op.Not(op.Greater(highest, last)))
     most = str(classes - 1) if isinstance(classes, int) else f"{scores.name}.shape[{axis}] - 1"
     ignored = "" if ignore_index is None else f", or {ignore_index} to be ignored"
-    return guarded(op, labels, fits, f"labels {(name or _origin(labels).name)!r} must be from 0 to {most}{ignored}")
+    node = checked.producer()
+    assert node is not None
+    node.name = op.unique_name(f"{CHECK}labels {(name or _origin(labels).name)!r} must be from 0 to {most}{ignored}")
+    return checked
 
 
 def _origin(value: ir.Value) -> ir.Value:

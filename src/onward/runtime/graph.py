@@ -25,7 +25,7 @@ from onward.runtime.session import (
 )
 from onward.runtime.state import State
 from onward.runtime.tensors import value_of
-from onward.signature import METADATA_KEY, Role, Signature
+from onward.signature import CHECK, METADATA_KEY, Role, Signature
 
 # What `onward.training.split` calls the nodes that add gradients up.
 _ACCUMULATE = "accumulate/"
@@ -63,11 +63,13 @@ class Graph:
             self._read_signature(dict(session.get_modelmeta().custom_metadata_map))
             self._types = {value.name: _numbers(value.shape) for value in session.get_inputs()}
             self._initializers: list[str] = []
+            self._rules: list[str] = []
         else:
             model = self._parse(content)
             self._read_signature(model.metadata)
             self._types = {name: (model.type_of(name) or (0, None))[1] for name in (*model.inputs, *model.initializers)}
             self._initializers = list(model.initializers)
+            self._rules = [node.name for node in model.nodes if node.name.startswith(CHECK)]
         self._check_parameters()
         if not state.nominal:
             self._open(content)
@@ -200,7 +202,7 @@ class Graph:
         try:
             return bound.run(feeds, destinations or _NONE, others or {})
         except Exception as error:  # onnxruntime's exceptions have no common base but this
-            raise OnwardError(explain(str(error).strip(), self.path.name, feeds, self._targets)) from error
+            raise OnwardError(explain(str(error).strip(), self.path.name, feeds, self._targets, self._rules)) from error
 
     def _current(self) -> BoundSession:
         """The session over the state as it is now."""

@@ -13,6 +13,12 @@ from onward.signature import CHECK
 
 # Names of nodes that refuse something; a number at the end makes the name unique.
 _REFUSED = re.compile(rf"Name:'{CHECK}(.+?)(?:_\d+)?' Status Message")
+# Those that are called after what labels must be.
+_LABELS = re.compile(
+    rf"{CHECK}labels '(?P<name>.+?)' must be from 0 to (?:(?P<most>\d+)|.+?)"
+    r"(?:, or (?P<ignored>-?\d+) to be ignored)?(?:_\d+)?$"
+)
+_OUT_OF_RANGE = re.compile(r"(?i)out of|bounds|range")
 
 Shapes = Mapping[str, Sequence[int]]
 
@@ -37,18 +43,36 @@ def check_targets(shapes: Shapes, declared: Mapping[str, Sequence[Any] | None], 
                 )
 
 
-def explain(said: str, model: str, feeds: Mapping[str, Any], targets: Collection[str]) -> str:
-    """Why a model could not run, before what onnxruntime says about it."""
+def explain(said: str, model: str, feeds: Mapping[str, Any], targets: Collection[str], rules: Sequence[str]) -> str:
+    """Why a model could not run, before what onnxruntime says about it; `rules` are the names of nodes that refuse."""
     arrays = {name: value if isinstance(value, np.ndarray) else value.numpy() for name, value in feeds.items()}
     refused = _REFUSED.search(said)
-    empty = [name for name, array in arrays.items() if not array.size]
+    empty = [f"{name!r} of shape {list(array.shape)}" for name, array in arrays.items() if not array.size]
     if empty:
-        listed = ", ".join(f"{name!r} of shape {list(arrays[name].shape)}" for name in empty)
-        why = f"there is nothing in {listed}; leave empty batches out. "
+        why = f"there is nothing in {', '.join(empty)}; leave empty batches out. "
+    elif refused is not None:
+        why = f"{refused.group(1)}. "
     else:
-        why = f"{refused.group(1)}. " if refused else ""
+        broken = [rule for rule in rules if _breaks(rule, arrays, said)]
+        why = f"{_without_number(broken[0])}. " if broken else ""
     given = "; ".join(f"{name!r} {_described(array, name in targets)}" for name, array in arrays.items())
     return f"{why}{model!r} could not run. Given were {given}. onnxruntime says: {said}"
+
+
+def _breaks(rule: str, arrays: Mapping[str, np.ndarray], said: str) -> bool:
+    """Whether labels are no classes: where the number of classes is known, as the rule says, else if that is likely."""
+    found = _LABELS.match(rule)
+    labels = None if found is None else arrays.get(found["name"])
+    if found is None or labels is None or labels.dtype.kind not in "iu":
+        return False
+    if found["most"] is None:
+        return _OUT_OF_RANGE.search(said) is not None
+    counted = labels[labels != int(found["ignored"])] if found["ignored"] else labels
+    return bool(counted.size) and not 0 <= counted.min() <= counted.max() <= int(found["most"])
+
+
+def _without_number(rule: str) -> str:
+    return re.sub(r"_\d+$", "", rule.removeprefix(CHECK))
 
 
 def _described(array: np.ndarray, is_target: bool) -> str:

@@ -32,8 +32,7 @@ def check_labels(op: Builder) -> None:
 
 
 def _checked(op: Builder, node: ir.Node, labels: ir.Value, scores: ir.Value, ignore_index: int | None) -> ir.Value:
-    producer = labels.producer()
-    if producer is None or not is_guard(producer):  # the losses of `onward.losses` have compared them already
+    if not is_guard(labels.producer()):  # the losses of `onward.losses` have compared them already
         warn_of_activation(node.op_type, scores)
         options = {"reduction": attribute(node, "reduction", "mean")}
         labels = matched(op, "labels", labels, class_indices, [scores], options)
