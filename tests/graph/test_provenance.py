@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import warnings
 
@@ -103,7 +104,7 @@ def test_tied_weights_are_copied_not_merged(how: str) -> None:
     ((name, copies),) = found.untied.items()
     assert name in ("words.weight", "head.weight")
     assert len(copies) == 2
-    assert {copy for copy in copies if copy != name} < {tensor.name for tensor in model.graph.initializer}
+    assert {other for other in copies if other != name} < {tensor.name for tensor in model.graph.initializer}
 
 
 def test_a_module_that_is_used_twice_is_no_merging() -> None:
@@ -145,6 +146,38 @@ def test_parameters_of_other_names_and_uses() -> None:
     assert {"act.weight", "act2.weight"} <= names
     assert {"norm.bias", "bn.bias", "bn.running_mean", "zero.weight", "zero.bias"} <= names
     assert names <= {*dict(module.named_parameters()), *dict(module.named_buffers())}
+
+
+class Grouped(nn.Module):
+    """GroupNorms, which exporters write with tensors of ones and zeros of their own, and layers that are copies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norms = nn.Conv1d(2, 4, 1), nn.ModuleList(nn.GroupNorm(2, 4) for _ in range(2))
+        self.attention = nn.ModuleList([nn.MultiheadAttention(4, 1, batch_first=True)])
+        self.attention.append(copy.deepcopy(self.attention[0]))
+        self.lstm = nn.LSTM(4, 3, batch_first=True)
+        self.scaled = nn.utils.parametrizations.weight_norm(nn.Linear(3, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.norms[1](torch.tanh(self.norms[0](self.conv(x)))).transpose(1, 2)
+        for layer in self.attention:
+            x = layer(x, x, x, need_weights=False)[0]
+        return self.scaled(self.lstm(x)[0])
+
+
+def test_only_parameters_are_reported() -> None:
+    """Under their own names: no constants of the exporter, and no weights that are merely joined."""
+    torch.manual_seed(0)
+    module = Grouped()
+    found = changes(export_dynamo(module, torch.randn(3, 2, 5)))
+    merged = {name for names in found.shared.values() for name in names}
+    assert merged | set(found.lost) <= set(module.state_dict())
+    assert {"norms.0.weight", "norms.1.weight", "attention.1.in_proj_weight", "attention.1.out_proj.weight"} <= merged
+    assert {name for name in found.lost if "attention" not in name} == {
+        "scaled.parametrizations.weight.original0",
+        "scaled.parametrizations.weight.original1",
+    }
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ class Changes:
     Attributes:
         shared: each tensor that stands for several parameters -> these by name, the one that it is called after first,
             and where each is used.
-        lost: parameters that no tensor holds: biases that were zero, and what was folded into others.
+        lost: parameters that no tensor holds: biases that were zero, and those that others were computed from.
         untied: parameters that are several tensors now, which training would move apart.
         folded_norms: modules whose BatchNormalization was folded into the layer before.
         frozen_norms: modules that normalise by the batch in torch, and by their running statistics in the file.
@@ -61,7 +61,8 @@ class Changes:
                 f"keeps them equal: {_listed(names)} are one"
             )
         if self.lost:
-            said.append(f"{_counted(len(self.lost), 'parameter')} cannot be trained, being gone: {_listed(self.lost)}")
+            gone = _counted(len(self.lost), "parameter")
+            said.append(f"{gone} were dropped or computed into others, and cannot be trained: {_listed(self.lost)}")
         if self.untied:
             name, copies = next(iter(self.untied.items()))
             said.append(f"tied parameters were copied and would drift apart: {name} is {_listed(copies)}")

@@ -14,7 +14,16 @@ import onnx_ir as ir
 
 from onward.graph.nodes import attribute
 from onward.graph.provenance.changes import EXPORT, Changes, Use
-from onward.graph.provenance.record import KIND, OPERATION, ORIGINAL, RULES, SCOPES, folded_from, in_program
+from onward.graph.provenance.record import (
+    KIND,
+    OPERATION,
+    ORIGINAL,
+    RULES,
+    SCOPES,
+    folded_from,
+    in_program,
+    without_dots,
+)
 from onward.graph.shapes import is_floating
 
 _REMEDY = f"Export it for training, by {EXPORT}"
@@ -79,7 +88,8 @@ def changes_of(model: ir.Model) -> Changes:
     shared = {value: _own_first(value, uses) for value, uses in held.items() if len(uses) > 1}
     folded = [operation for operation in operations if operation.was_made_by("FuseBatchNorm")]
     frozen = [operation for operation in operations if operation.normalizes_by_the_batch and operation.is_frozen]
-    lost = _lost([operation for operation in operations if operation not in folded], origins, held, names)
+    kept = [operation for operation in operations if operation not in folded]
+    lost = sorted({*_lost(kept, model, origins, held, names), *_computed_into_others(model)})
     untied = _untied(origins)
     return Changes(
         shared=shared,
@@ -138,12 +148,15 @@ def _is_renamed(value: ir.Value) -> bool:
 
 def _lost(
     operations: Iterable[Operation],
+    model: ir.Model,
     origins: dict[ir.Value, str],
     held: dict[ir.Value, dict[str, list[Use]]],
     names: _Names,
-) -> list[str]:
-    """The parameters that operations took and no tensor holds."""
+) -> set[str]:
+    """The parameters that operations took and no tensor holds, not even joined with others, as those of an LSTM."""
     there = set(origins.values())
+    for value in model.graph.initializers.values():
+        there.update(f"p_{in_program(name)}" for name in folded_from(value) or ())
     found = {name for uses in held.values() for name in uses}
     missing = {
         names.of(argument, operation.module)
@@ -151,7 +164,15 @@ def _lost(
         for argument in operation.arguments
         if argument.startswith("p_") and argument not in there
     }
-    return sorted(missing - found)
+    return missing - found
+
+
+def _computed_into_others(model: ir.Model) -> Iterable[str]:
+    """Weights of which the optimizer computed one tensor, as the two of a weight_norm."""
+    for value in model.graph.initializers.values():
+        names = [name for name in folded_from(value) or () if "weight" in name or "bias" in name]
+        if len(names) > 1 and not any(node.op_type in ("RNN", "GRU", "LSTM") for node, _ in value.uses()):
+            yield from names
 
 
 def _untied(origins: dict[ir.Value, str]) -> dict[str, list[str]]:
@@ -187,13 +208,13 @@ def _attributed(
         elif _is_renamed(value) and operation.rewritten:
             # A transposition that was an operation of its own; what is missing is a bias that was zero.
             yield value, use, torch_name(value)
-        else:
+        elif value in origins:
             yield value, use, f"{operation.module}.{torch_name(value).rpartition('.')[2]}"
 
 
 def _places(operation: Operation, strangers: list[tuple[ir.Value, Use]], missing: list[str]) -> list[str | None]:
     """Which of the missing arguments each of the tensors stands for; None where that is not clear."""
-    leaves = [in_program(torch_name(value).rpartition(".")[2]) for value, _ in strangers]
+    leaves = [without_dots(torch_name(value).rpartition(".")[2]) for value, _ in strangers]
     places: list[str | None] = []
     for leaf in leaves:
         alike = [argument for argument in missing if argument.endswith(f"_{leaf}")]
@@ -227,6 +248,10 @@ class _Names:
         paths = {name.rpartition(".")[0] for name in self._known.values()}
         for operation in operations:
             paths.update(_scopes(operation.nodes[0]))
+        # The ends of paths, to find out where a dot was: out_proj.weight is out_proj_weight in the program.
+        parts = [path.split(".") for path in paths if "parametrizations" not in path]
+        ends = {".".join(part[index:]) for part in parts for index in range(len(part))}
+        self._ends = sorted(((without_dots(end), end) for end in ends if end), key=lambda pair: -len(pair[0]))
         # The longest path first: layers.0.norm before layers.0.
         self._paths = sorted(((in_program(path), path) for path in paths if path), key=lambda pair: -len(pair[0]))
 
@@ -238,5 +263,11 @@ class _Names:
         nearest = [(in_program(module), module)] if module else []
         for prefix, path in (*self._paths, *nearest):
             if name.startswith(f"{prefix}_"):
-                return f"{path}.{name[len(prefix) + 1 :]}"
+                return f"{path}.{self._dotted(name[len(prefix) + 1 :])}"
+        return self._dotted(name)
+
+    def _dotted(self, name: str) -> str:
+        for prefix, end in self._ends:
+            if name.startswith(f"{prefix}_"):
+                return f"{end}.{name[len(prefix) + 1 :]}"
         return name

@@ -37,4 +37,9 @@ def in_program(name: str) -> str:
     As `torch._export.utils.placeholder_naming_pass` writes it.
     """
     stripped = name.removeprefix("L__self___") if name.startswith("L__self___") else name.removeprefix("self_")
-    return re.sub("[^a-zA-Z0-9]", "_", stripped).lower()
+    return without_dots(stripped)
+
+
+def without_dots(name: str) -> str:
+    """Part of such a name."""
+    return re.sub("[^a-zA-Z0-9]", "_", name).lower()
