@@ -26,7 +26,7 @@ from onward.graph.upgrade import in_lowest_opset, upgrade
 from onward.signature import METADATA_KEY, Role, Signature
 from onward.training.forms import choose_forms
 from onward.training.labels import check_labels
-from onward.training.lowering import lower
+from onward.training.lowering import faster_rules, lower
 from onward.training.modes import keep_empty_training_mode, switch_to_evaluation, update_running_statistics
 from onward.training.objective import check_loss, check_trainable, default_parameters, to_scalar
 from onward.training.order import write_in_order_of_use
@@ -107,7 +107,8 @@ def _split(forward: ir.Model, names: list[str], frozen: set[str], targets: set[s
 
     seed = op.constant(np.ones(static_shape(loss) or ()), loss.dtype)
     wanted = [*(name for name in users if name in names), *parameters]
-    gradients = gradients_of(op, {loss: seed}, wanted) if wanted else {}
+    with faster_rules():
+        gradients = gradients_of(op, {loss: seed}, wanted) if wanted else {}
     for name in parameters:
         to_input(graph.initializers[name])
     make_way(op, [f"{name}{suffix}" for name in wanted for suffix in (GRADIENT, BUFFER, ACCUMULATED)])

@@ -24,7 +24,7 @@ from onward.signature import METADATA_KEY, Role, Signature
 from onward.training.forms import choose_forms
 from onward.training.labels import check_labels
 from onward.training.loss import attach_loss
-from onward.training.lowering import lower
+from onward.training.lowering import faster_rules, lower
 from onward.training.modes import UPDATED, update_running_statistics
 from onward.training.objective import check_loss, check_trainable, default_parameters, to_scalar
 from onward.training.order import write_in_order_of_use
@@ -83,7 +83,8 @@ def _step(
     nodes = set(graph)
 
     one = op.constant(np.ones(static_shape(loss_output) or ()), loss_output.dtype)
-    gradients = gradients_of(op, {loss_output: one}, names)
+    with faster_rules():
+        gradients = gradients_of(op, {loss_output: one}, names)
     scale = None
     if optimizer.global_norm is not None:
         with op:

@@ -134,6 +134,20 @@ def test_known_sizes_need_no_computed_shapes():
     assert not {"Shape", "Gather", "Range"} & {node.op_type for node in graph.node}
 
 
+@pytest.mark.parametrize(("op_type", "group"), [("Conv", 1), ("Conv", 2), ("ConvTranspose", 1), ("ConvTranspose", 2)])
+@pytest.mark.parametrize("sizes", [[5, 6], [None, None]], ids=["static", "unknown"])
+def test_an_empty_batch(op_type, group, sizes):
+    """Zeros; onnxruntime never returns from a convolution over no channels, which samples are in the gradient of w."""
+    w = [2, 2 // group, 3, 4] if op_type == "Conv" else [2, 1, 3, 4]
+    differentiated = gradient(one_node(op_type, [["N", 2, *sizes], w], group=group, pads=[1, 0, 1, 2]), wrt=["x", "w"])
+    channels = 2 if op_type == "Conv" else group
+    y = [0, channels, 5, 5] if op_type == "Conv" else [0, channels, 5, 7]
+    feeds = {"x": np.ones([0, 2, 5, 6], np.float32), "w": np.ones(w, np.float32), "y_grad": np.ones(y, np.float32)}
+    got = run_on_runtime(differentiated, feeds)
+    np.testing.assert_array_equal(got["w_grad"], np.zeros(w))
+    assert got["x_grad"].shape == (0, 2, 5, 6)
+
+
 def test_float16():
     x, w, bias = [2, 2, 5, 5], [3, 2, 3, 3], 3
     model = one_node("Conv", [x, w, [bias]], dtype=TensorProto.FLOAT16, strides=[2, 2])

@@ -41,11 +41,9 @@ def test_gather(indices, axis, constant):
     check_vjp("Gather", [X, indices], opset=13, constants=[1] if constant else [], axis=axis)
 
 
-@pytest.mark.parametrize("rows", [3, 70])
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
-def test_gather_from_a_table(rows, dtype):
-    """Tables of few rows take another way."""
-    table, indices = array(rows, 2), np.array([[0, 1, -1], [2, 1, 1]], dtype)
+def test_gather_from_a_table(dtype):
+    table, indices = array(3, 2), np.array([[0, 1, -1], [2, 1, 1]], dtype)
     check_vjp("Gather", [table, indices], opset=13, wrt=[0])
 
 
@@ -65,9 +63,9 @@ def gather_model(table, indices, dtype=TensorProto.FLOAT, constants=()):
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
 
 
-@pytest.mark.parametrize("rows", [16, 300])
-def test_no_update_of_an_embedding_gets_lost(rows):
+def test_no_update_of_an_embedding_gets_lost():
     """Many indices into few rows: onnxruntime's ScatterND adds in parallel without locking and would drop some."""
+    rows = 16
     table, indices = np.zeros((rows, 64), np.float32), np.arange(20_000) % 7
     dy = np.ones((20_000, 64), np.float32)
     model = onward.gradient(gather_model(table, indices), wrt=["table"])
@@ -76,10 +74,9 @@ def test_no_update_of_an_embedding_gets_lost(rows):
     np.testing.assert_array_equal(got, expected)
 
 
-@pytest.mark.parametrize("rows", [16, 300])
-def test_embedding_in_float16(rows):
+def test_embedding_in_float16():
     """Summed in float32: in float16 no more than 2048 ones can be counted."""
-    table, indices = np.zeros((rows, 2), np.float16), np.zeros(3000, np.int64)
+    table, indices = np.zeros((16, 2), np.float16), np.zeros(3000, np.int64)
     model = onward.gradient(gather_model(table, indices, TensorProto.FLOAT16), wrt=["table"])
     feeds = {"table": table, "indices": indices, "y_grad": np.ones((3000, 2), np.float16)}
     got = run_on_runtime(model, feeds)["table_grad"]
@@ -90,9 +87,9 @@ def test_embedding_in_float16(rows):
 
 @pytest.mark.parametrize(
     ("indices", "backward"),
-    [(ints(3), ["Pad"]), (np.array(3), ["Unsqueeze", "Pad"]), (ints(2, 3), ["Pad"]), (ints(4, 1), ["Pad", "Gather"])],
+    [(ints(3), ["Pad"]), (np.array(3), ["Unsqueeze", "Pad"]), (ints(2, 3), ["Pad"])],
 )
-def test_known_indices_need_no_scatter(indices, backward):
+def test_known_indices_that_count_up_need_no_scatter(indices, backward):
     model = gather_model(np.zeros((5, 2)), indices, constants=["indices"])
     differentiated = onward.gradient(model, wrt=["table"])
     assert [node.op_type for node in differentiated.graph.node] == ["Gather", *backward]

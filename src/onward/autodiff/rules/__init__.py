@@ -2,7 +2,7 @@
 
 from onward.autodiff.rules import (
     arithmetic,
-    columns,
+    col2im,
     constant,
     control_flow,
     conv,
@@ -33,7 +33,7 @@ from onward.autodiff.rules import (
 
 __all__ = [
     "arithmetic",
-    "columns",
+    "col2im",
     "constant",
     "control_flow",
     "conv",

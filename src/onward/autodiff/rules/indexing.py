@@ -6,51 +6,32 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.autodiff.registry import vjp
-from onward.autodiff.rules.placement import embed, extent, joined, positions, put, put_flat, put_slices
+from onward.autodiff.rules.placement import Extent, embed, extent, joined, positions, put, put_flat, put_slices
 from onward.graph.builder import Builder
 from onward.graph.nodes import attribute, constant_of
-from onward.graph.shapes import dims, rank, static_shape
+from onward.graph.shapes import dims, rank
 
 Row = list[ir.Value | None]
-
-# A product with a one-hot matrix is faster than a scatter for tables of few rows. Measured on two cores with
-# onnxruntime 1.31: 4096 indices into 64 rows of 256 take 1.5 ms against 53 ms, 1024 into 512 rows of 768 take 3 ms
-# against 34 ms, 4096 into 1024 rows of 256 take 76 ms against 47 ms.
-_FEW_ROWS, _SMALL_TABLE = 64, 512
 
 
 @vjp("Gather")
 def gather(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
-    """Each slice of dy added where it was taken from."""
+    """Each slice of dy added where it was taken from; indices that count up are those of a Slice."""
     x, indices = node.inputs
     axis = attribute(node, "axis", 0) % rank(x)
-    size = extent(op, x, axis)
-    slices = _slices(op, dy, x, indices, axis)
+    size, slices = extent(op, x, axis), gathered_slices(op, node, dy)
     known = constant_of(indices)
-    if known is not None and known.size:
-        run = _run(known.reshape(-1), size)
-        if run is not None:
-            begin = size + run if run < 0 else run
-            return [embed(op, slices, x, {axis: (begin, known.size)})]
-        if isinstance(size, int) and is_distinct(known.reshape(-1, 1), (size,)):
-            return [_gather_back(op, slices, known.reshape(-1) % size, size, axis, rank(x))]
-    if axis == 0 and _is_small_table(x):
-        row = op.cast(op.reshape(indices, [1, -1]), ir.DataType.INT64)
-        # Negative indices count from the end, hence the Mod.
-        hits = op.Equal(op.constant(np.arange(size).reshape(-1, 1), ir.DataType.INT64), op.Mod(row, size))
-        return [op.MatMul(op.cast(hits, x.dtype), slices)]
-    return [put_slices(op, x, indices, slices, axis, distinct=False)]
+    run = None if known is None else run_of(known, size)
+    if run is not None:
+        return [embed(op, slices, x, {axis: run if run[0] >= 0 else (size + run[0], run[1])})]
+    distinct = known is not None and is_distinct(known.reshape(-1, 1), (dims(x) or ())[axis : axis + 1])
+    return [put_slices(op, x, indices, slices, axis, distinct=distinct)]
 
 
-def _is_small_table(x: ir.Value) -> bool:
-    """Whether x is `[rows, columns]` with few rows, and the one-hot matrix no larger than the rows it selects."""
-    shape = static_shape(x)
-    return shape is not None and len(shape) == 2 and 0 < shape[0] <= max(_FEW_ROWS, min(_SMALL_TABLE, shape[1]))
-
-
-def _slices(op: Builder, dy: ir.Value, x: ir.Value, indices: ir.Value, axis: int) -> ir.Value:
-    """dy with the axes of `indices` as one, in the place of the axis of x that they index."""
-    ndim = None if dims(indices) is None else rank(indices)
+def gathered_slices(op: Builder, node: ir.Node, dy: ir.Value) -> ir.Value:
+    """dy of a Gather with the axes of the indices as one, in the place of the axis of x that they index."""
+    x, indices = node.inputs
+    axis, ndim = attribute(node, "axis", 0) % rank(x), None if dims(indices) is None else rank(indices)
     if ndim == 0:
         return op.Unsqueeze(dy, [axis])
     if ndim == 1:
@@ -58,12 +39,15 @@ def _slices(op: Builder, dy: ir.Value, x: ir.Value, indices: ir.Value, axis: int
     return op.reshape(dy, joined(op, [-1 if other == axis else extent(op, x, other) for other in range(rank(x))]))
 
 
-def _run(indices: np.ndarray, size: int | ir.Value) -> int | None:
-    """The first of indices that count up by one, None for others; negative where it counts from an unknown end."""
-    first = int(indices[0])
-    if not np.array_equal(indices, np.arange(first, first + indices.size)) or first < 0 <= first + indices.size - 1:
+def run_of(indices: np.ndarray, size: Extent) -> tuple[int, int] | None:
+    """The first and the number of indices that count up by one; a negative one counts from an end that is not known."""
+    if not indices.size:
         return None
-    return first % size if isinstance(size, int) else first
+    first, last = int(indices.flat[0]), int(indices.flat[-1])
+    counting = np.array_equal(indices.reshape(-1), np.arange(first, first + indices.size))
+    if not counting or first < 0 <= last:
+        return None
+    return first % size if isinstance(size, int) else first, indices.size
 
 
 def is_distinct(tuples: np.ndarray, sizes: tuple[int | str | None, ...]) -> bool:
@@ -75,17 +59,6 @@ def is_distinct(tuples: np.ndarray, sizes: tuple[int | str | None, ...]) -> bool
         elif tuples[:, column].min(initial=0) < 0:
             return False
     return len(np.unique(tuples, axis=0)) == len(tuples)
-
-
-def _gather_back(op: Builder, slices: ir.Value, places: np.ndarray, size: int, axis: int, ndim: int) -> ir.Value:
-    """Slices at distinct known places, gathered from there; places that nobody named get an appended zero."""
-    sources = np.full(size, len(places))
-    sources[places] = np.arange(len(places))
-    if len(places) < size:
-        pads = np.zeros(2 * ndim, np.int64)
-        pads[ndim + axis] = 1
-        slices = op.Pad(slices, pads)
-    return op.Gather(slices, sources, axis=axis)
 
 
 @vjp("GatherElements")

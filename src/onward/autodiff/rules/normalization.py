@@ -41,7 +41,7 @@ def _per_channel(op: Builder, vector: ir.Value, x: ir.Value) -> ir.Value:
     return vector if rank(x) == 2 else op.Unsqueeze(vector, list(range(1, rank(x) - 1)))
 
 
-class _Groups(NamedTuple):
+class Groups(NamedTuple):
     """Elements that were normalised together; statistics have size 1 along the axes of a group."""
 
     axes: list[int]
@@ -49,10 +49,10 @@ class _Groups(NamedTuple):
     inv: ir.Value
 
 
-def _groups(op: Builder, node: ir.Node, x: ir.Value, axes: list[int]) -> _Groups:
+def _groups(op: Builder, node: ir.Node, x: ir.Value, axes: list[int]) -> Groups:
     center = x - op.ReduceMean(x, axes, keepdims=1)
     variance = op.ReduceMean(center * center, axes, keepdims=1)
-    return _Groups(axes, center, op.Reciprocal(op.Sqrt(variance + attribute(node, "epsilon", 1e-5))))
+    return Groups(axes, center, op.Reciprocal(op.Sqrt(variance + attribute(node, "epsilon", 1e-5))))
 
 
 @vjp("BatchNormalization")
@@ -62,7 +62,8 @@ def batch_normalization(op: Builder, node: ir.Node, dy: ir.Value | None, *dstati
     # Up to opset 13 a node is in training mode when it has the outputs of that mode.
     statistics = [output for output in node.outputs[1:] if output.name]
     if attribute(node, "training_mode", 1 if statistics and op.opset < 14 else 0):
-        return _batch_training(op, node, dy, *dstatistics[:2])
+        x = node.inputs[0]
+        return batch_training(op, node, _groups(op, node, _wide(op, x), _batch_axes(x)), dy, *dstatistics[:2])
     return _batch_inference(op, node, dy)
 
 
@@ -73,55 +74,56 @@ def _batch_inference(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
     scale, _, mean, var = (op.cast(vector, wide.dtype) for vector in node.inputs[1:])
     inv = op.Reciprocal(op.Sqrt(var + attribute(node, "epsilon", 1e-5)))
     slope = scale * inv
-    axes = [0, *range(2, rank(x))]
+    axes = _batch_axes(x)
     dbias = op.ReduceSum(dy, axes, keepdims=0)
     dscale = op.ReduceSum(dy * (wide - _per_channel(op, mean, x)), axes, keepdims=0) * inv
     dmean, dvar = -(dbias * slope), dscale * slope * inv * -0.5
     return _in_types_of(op, node, dy * _per_channel(op, slope, x), dscale, dbias, dmean, dvar)
 
 
-def _batch_training(
+def batch_training(
     op: Builder,
     node: ir.Node,
+    groups: Groups,
     dy: ir.Value | None,
     drunning_mean: ir.Value | None = None,
     drunning_var: ir.Value | None = None,
 ) -> Row:
     """Mean and variance are those of the batch; running = momentum given + (1 - momentum) batch."""
     x, scale = node.inputs[:2]
-    axes = [0, *range(2, rank(x))]
-    wide = _wide(op, x)
+    dtype = groups.center.dtype
     momentum = attribute(node, "momentum", 0.9)
-    # onnxruntime may write the returned statistics where the given ones are: safe only where nobody else has those.
-    returned = not momentum and all(
-        given.producer() is not None and len(given.uses()) == 1 for given in node.inputs[3:]
-    )
-    groups = _groups_of_batch(op, node, wide, axes) if returned else _groups(op, node, wide, axes)
-    number = _count(op, x, axes, wide.dtype)
+    number = _count(op, x, groups.axes, dtype)
     terms: list[ir.Value] = []
     dscale = dbias = dmean = dvar = None
     if dy is not None:
-        slope = _per_channel(op, op.cast(scale, wide.dtype), x)
+        slope = _per_channel(op, op.cast(scale, dtype), x)
         dx, dscale, dbias = _uniformly_scaled(op, _wide(op, dy), groups, slope, number)
         terms.append(dx)
         dscale, dbias = op.Reshape(dscale, [-1]), op.Reshape(dbias, [-1])
     if drunning_mean is not None:
-        share = op.cast(drunning_mean, wide.dtype) * (1 - momentum) / number
+        share = op.cast(drunning_mean, dtype) * (1 - momentum) / number
         terms.append(op.expand_like(_per_channel(op, share, x), x))
         dmean = drunning_mean * momentum
     if drunning_var is not None:
-        share = op.cast(drunning_var, wide.dtype) * (2 * (1 - momentum)) / number
+        share = op.cast(drunning_var, dtype) * (2 * (1 - momentum)) / number
         terms.append(groups.center * _per_channel(op, share, x))
         dvar = drunning_var * momentum
     return _in_types_of(op, node, _sum(op, terms), dscale, dbias, dmean, dvar)
 
 
-def _groups_of_batch(op: Builder, node: ir.Node, wide: ir.Value, axes: list[int]) -> _Groups:
-    """Where momentum is 0, the running statistics that the node returns are those of the batch."""
-    outputs = (op.cast(op.forward_output(node, index), wide.dtype) for index in (1, 2))
-    mean, variance = (_per_channel(op, output, node.inputs[0]) for output in outputs)
+def batch_groups(op: Builder, node: ir.Node, mean: ir.Value, variance: ir.Value) -> Groups:
+    """The channels of a batch, whose mean and variance are given as `[C]`."""
+    x = node.inputs[0]
+    wide = _wide(op, x)
+    mean, variance = (_per_channel(op, op.cast(vector, wide.dtype), x) for vector in (mean, variance))
     inv = op.Reciprocal(op.Sqrt(variance + attribute(node, "epsilon", 1e-5)))
-    return _Groups(axes, wide - mean, inv)
+    return Groups(_batch_axes(x), wide - mean, inv)
+
+
+def _batch_axes(x: ir.Value) -> list[int]:
+    """All axes but that of the channels."""
+    return [0, *range(2, rank(x))]
 
 
 def _in_types_of(op: Builder, node: ir.Node, *cotangents: ir.Value | None) -> Row:
@@ -135,13 +137,12 @@ def _sum(op: Builder, terms: list[ir.Value]) -> ir.Value:
 
 
 def _uniformly_scaled(
-    op: Builder, dy: ir.Value, groups: _Groups, scale: ir.Value, number: ir.Value | float
+    op: Builder, dy: ir.Value, groups: Groups, scale: ir.Value, number: ir.Value | float
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
     """dx, and the sums of dy xhat and dy over each group, where all `number` elements of a group have one scale."""
     sum_dy = op.ReduceSum(dy, groups.axes, keepdims=1)
     sum_dy_xhat = op.ReduceSum(dy * groups.center, groups.axes, keepdims=1) * groups.inv
-    # Everything that is constant in a group is multiplied first: there are few groups and many elements. The slope is
-    # last, where the rule of a convolution can take it over.
+    # Everything that is constant in a group is multiplied first: there are few groups and many elements.
     centered = dy - (groups.center * (groups.inv * sum_dy_xhat / number) + sum_dy / number)
     return centered * (scale * groups.inv), sum_dy_xhat, sum_dy
 

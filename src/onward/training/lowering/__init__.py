@@ -1,18 +1,49 @@
 """Other ways to write the same computation, chosen because onnxruntime runs them faster.
 
-Values are preserved, as far as they are finite; every test also passes without. Runs last, when gradients exist
-already, and on graphs that train: those for evaluation stay as people wrote them.
+Values are preserved, as far as they are finite; every test also passes without. For graphs that train only: those for
+evaluation stay as people wrote them.
+
+Gradients of some operators are written in another form at once: `faster_rules`. A rule in here says what the one of
+`onward.autodiff.rules` does, knows for which shapes it is faster, and leaves the others to that. Single nodes are
+replaced last, when gradients exist already: `lower`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
 
 import onnx_ir as ir
 
+from onward.autodiff.registry import Rule, preferring
+from onward.autodiff.rules import conv, indexing, normalization
 from onward.graph.builder import Builder
 from onward.graph.replacement import Replacement, replace_node
-from onward.training.lowering import expansions, losses, masks, pooling, products, reductions, scattering, slices
+from onward.training.lowering import (
+    convolution,
+    expansions,
+    losses,
+    masks,
+    pooling,
+    products,
+    reductions,
+    scattering,
+    slices,
+    statistics,
+    table,
+)
+
+_RULES: list[tuple[Rule, Rule]] = [
+    (conv.conv, convolution.conv),
+    (conv.conv_transpose, convolution.conv_transpose),
+    (indexing.gather, table.gather),
+    (normalization.batch_normalization, statistics.batch_normalization),
+]
+
+
+def faster_rules() -> AbstractContextManager[None]:
+    """Inside, gradients are written in the forms that are faster."""
+    return preferring(_RULES)
 
 
 def _first_of(*lowerings: Replacement) -> Replacement:
