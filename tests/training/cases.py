@@ -117,6 +117,10 @@ def _convolutions() -> Iterator[Case]:
         yield Case(f"depthwise, {name}", text, {"x": (2, 3, *sizes)}, {"w": (3, 1, 3, 2), "b": (3,)})
     grouped = "c = Conv<group=2, pads=[1,1,1,1]>(x, w) y = Tanh(c)"
     yield Case("groups", grouped, {"x": (2, 4, 5, 5)}, {"w": (6, 2, 3, 3)})
+    few = "c = Conv(x, w) y = Tanh(c)"
+    yield Case("fewer windows than filters", few, {"x": (2, 2, 3, 3)}, {"w": (6, 2, 2, 2)})
+    larger = "c = ConvTranspose<strides=[2,2], output_padding=[1,0]>(x, w, b) y = Tanh(c)"
+    yield Case("transposed", larger, {"x": (2, 3, 3, 4)}, {"w": (3, 2, 3, 2), "b": (2,)})
     shared = "a = Conv<pads=[1,1,1,1]>(x, w) r = Relu(a) c = Conv<pads=[1,1,1,1]>(r, w) y = Add(a, c)"
     yield Case("shared filters", shared, {"x": (2, 3, 5, 5)}, {"w": (3, 3, 3, 3)})
     bottleneck = """i = Conv(x, u) a = Conv(i, w1)
@@ -170,6 +174,8 @@ def _products() -> Iterator[Case]:
         s = Squeeze(g, zero) y = Tanh(s)"""
     axes = "int64[1] one = {1}, int64[1] zero = {0}, int64 last = {-1}"
     yield Case("selected of moved axes", squeezed, {"x": (2, 3, 4)}, settings=axes)
+    places = "g = Gather<axis=1>(x, chosen) y = Tanh(g)"
+    yield Case("selected places", places, {"x": (2, 4)}, settings="int64[2] chosen = {3, 1}")
     parts = "a, b, c = Split<axis=1>(x) d = Mul(a, b) e = Tanh(c) y = Add(d, e)"
     yield Case("parts", parts, {"x": (2, 6)})
     slices = "a = Slice(x, zero, two, one) b = Slice(x, two, four, one) c = Tanh(a) y = Mul(c, b)"

@@ -55,6 +55,6 @@ def fired() -> Iterator[set[str]]:
 
     with contextlib.ExitStack() as patches:
         for module in (split, step):
-            for name in ("choose_forms", "lower"):
+            for name in ("choose_forms", "gradients_of", "lower"):
                 patches.enter_context(mock.patch.object(module, name, watched(getattr(module, name))))
         yield found

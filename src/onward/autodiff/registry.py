@@ -12,7 +12,6 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
 
 import onnx_ir as ir
 
@@ -147,27 +146,9 @@ def temporary_rules() -> Iterator[None]:
         _nondifferentiable.update(constants)
 
 
-# Pairs of a rule and the one to ask instead; of this thread or task.
-_instead: ContextVar[Sequence[tuple[Rule, Rule]]] = ContextVar("onward_rules", default=())
-
-
-@contextlib.contextmanager
-def preferring(others: Sequence[tuple[Rule, Rule]]) -> Iterator[None]:
-    """Inside, rules are replaced by others that say the same in another form: pairs of a rule and its replacement.
-
-    A rule that somebody has put in the place of the first of a pair stays.
-    """
-    token = _instead.set(others)
-    try:
-        yield
-    finally:
-        _instead.reset(token)
-
-
 def rule_for(node: ir.Node) -> Rule | None:
     """The rule of a node's operator, None where it has none."""
-    declared = _rules.get((node.domain, node.op_type))
-    return next((other for rule, other in _instead.get() if rule is declared), declared)
+    return _rules.get((node.domain, node.op_type))
 
 
 def is_nondifferentiable(node: ir.Node) -> bool:

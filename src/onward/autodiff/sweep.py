@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
+from onward.autodiff.preference import preferred
 from onward.autodiff.registry import Cotangents, is_nondifferentiable, rule_for
 from onward.errors import OnwardError, UnknownShapeError
 from onward.graph.builder import Builder
@@ -110,7 +111,7 @@ def _apply_rule(
 ) -> list[tuple[ir.Value, ir.Value]]:
     rule = rule_for(node)
     assert rule is not None, f"{node.op_type} on the path without a rule"
-    pairs = _paired(node, rule(op, node, *cotangents))
+    pairs = _paired(node, preferred(rule)(op, node, *cotangents))
     return [(x, _checked(node, x, dx)) for x, dx in pairs if dx is not None and x in carrying]
 
 

@@ -1,1 +1,1 @@
-"""Layer 3: runs training graphs. Needs numpy, onnxruntime and safetensors only; never onnx or onnx_ir."""
+"""Layer 3: runs training graphs. Needs numpy and onnxruntime only (llvmlite makes it faster); never onnx or onnx_ir."""

@@ -15,7 +15,8 @@ from contextlib import AbstractContextManager
 
 import onnx_ir as ir
 
-from onward.autodiff.registry import Rule, preferring
+from onward.autodiff.preference import preferring
+from onward.autodiff.registry import Rule
 from onward.autodiff.rules import conv, indexing, normalization
 from onward.graph.builder import Builder
 from onward.graph.replacement import Replacement, replace_node
