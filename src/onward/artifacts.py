@@ -17,10 +17,10 @@ from onward import losses, onnxblock, optim
 from onward.errors import InvalidModelError, OnwardError
 from onward.graph import provenance
 from onward.graph.naming import listed
-from onward.graph.prepare import load
+from onward.graph.prepare import load, prepare
 from onward.graph.proto import to_proto
 from onward.graph.saving import save_model
-from onward.graph.shapes import FLOATING
+from onward.graph.shapes import FLOATING, floating_origin
 from onward.onnxblock.loss import FunctionLoss
 from onward.onnxblock.model_accessor import ModelAccessor
 from onward.onnxblock.optim import RecipeOptimizer
@@ -285,13 +285,21 @@ def _loss_inputs(model: onnx.ModelProto, loss: onnxblock.Block, names: Sequence[
         raise OnwardError("the model has no outputs, so there is nothing to train")
     # The original gives a second output to the loss in place of its target, and trains towards that.
     if isinstance(loss, FunctionLoss) and len(outputs) != loss.predictions:
-        floating = [output.name for output in model.graph.output if _is_floating(output)]
+        floating = [output.name for output in model.graph.output if _is_floating(output)] or _origins(model)
         raise OnwardError(
             f"the model has {len(outputs)} outputs ({', '.join(outputs)}), but the loss takes {loss.predictions} of "
             f"them; say which, for instance loss_input_names={(floating or outputs)[: loss.predictions]!r}, or give a "
             "block that combines them"
         )
     return outputs
+
+
+def _origins(model: onnx.ModelProto) -> list[str]:
+    """What labels are chosen by, in a model without an output of floating point."""
+    with contextlib.suppress(OnwardError):
+        found = [floating_origin(output) for output in prepare(model).graph.outputs]
+        return list(dict.fromkeys(origin.name or "" for origin in found if origin is not None))
+    return []
 
 
 def _is_floating(value: onnx.ValueInfoProto) -> bool:

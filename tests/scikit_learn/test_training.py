@@ -19,7 +19,7 @@ from sklearn.svm import SVR
 import onward
 from onward import artifacts
 from onward.api import CheckpointState, Module, Optimizer
-from onward.errors import NotDifferentiableError
+from onward.errors import NotDifferentiableError, OnwardError
 from onward.testing import run_on_runtime
 
 Array = np.ndarray
@@ -157,15 +157,30 @@ def test_one_file() -> None:
     """`training_step` of a classifier whose file ends in dictionaries."""
     model = exported(LogisticRegression(C=1e-3), NAMES[CLASSES])
     step = onward.training_step(model, loss="cross_entropy", optimizer="sgd", loss_inputs=["LinearClassifier.scores"])
-    assert not {node.op_type for node in step.graph.node if node.domain} - {"ZipMap"}
+    assert not {node.op_type for node in step.graph.node if node.domain}
+    assert all(value.type.HasField("tensor_type") for value in step.graph.output), "no dictionaries"
 
 
 def test_a_loss_of_dictionaries_is_refused(tmp_path: Path) -> None:
-    model = exported(LogisticRegression(), CLASSES)
-    with pytest.raises(NotDifferentiableError, match=r"seq\(map\(int64,tensor\(float\)\)\).*made of: 'probabilities'"):
+    model, said = (
+        exported(LogisticRegression(), CLASSES),
+        r"seq\(map\(int64,tensor\(float\)\)\).*made of: 'probabilities'",
+    )
+    names = ["output_probability"]
+    with pytest.raises(NotDifferentiableError, match=said):
         artifacts.generate_artifacts(
-            model, loss="CrossEntropyLoss", loss_input_names=["output_probability"], artifact_directory=tmp_path
+            model, loss="CrossEntropyLoss", loss_input_names=names, artifact_directory=tmp_path
         )
+    with pytest.raises(NotDifferentiableError, match=said):
+        onward.training_step(model, loss="cross_entropy", optimizer="sgd", loss_inputs=names)
+
+
+def test_what_a_loss_could_take_instead_of_labels(tmp_path: Path) -> None:
+    model = exported(LogisticRegression(), CLASSES)
+    with pytest.raises(OnwardError, match=r"for instance loss_input_names=\['LinearClassifier\.scores'\]"):
+        artifacts.generate_artifacts(model, loss="CrossEntropyLoss", artifact_directory=tmp_path)
+    with pytest.raises(OnwardError, match=r"for instance \['LinearClassifier\.scores'\]"):
+        onward.training_step(model, loss="cross_entropy", optimizer="sgd")
 
 
 @pytest.mark.parametrize("loss_input", ["probabilities", "LinearClassifier.scores"])

@@ -22,7 +22,7 @@ from onward.graph.parameters import parameters as parameters_of
 from onward.graph.parameters import weights_elsewhere
 from onward.graph.prepare import ModelLike, prepare
 from onward.graph.proto import map_type
-from onward.graph.shapes import is_floating, static_shape, static_size
+from onward.graph.shapes import floating_origin, is_floating, static_shape, static_size
 from onward.graph.upgrade import in_lowest_opset
 
 
@@ -136,11 +136,7 @@ def _other_output(outputs: Mapping[str, ir.Value], chosen: ir.Value) -> str:
     floating = [name for name, output in outputs.items() if is_floating(output)]
     if floating:
         return f"Name another output in `of`: {quoted(floating)}."
-    value: ir.Value | None = chosen
-    while value is not None and not is_floating(value):
-        producer = value.producer()
-        inputs = [] if producer is None else [x for x in producer.inputs if x is not None and not x.is_initializer()]
-        value = next((x for x in inputs if is_floating(x)), inputs[0] if inputs else None)
+    value = floating_origin(chosen)
     origin = "" if value is None else f": {value.name!r}"
     return f"No output has; name the value that it is computed from in `of`{origin}."
 

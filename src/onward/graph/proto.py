@@ -46,6 +46,18 @@ def map_type(value: ir.Value) -> str | None:
     return None if kept is None else spelled(onnx.TypeProto.FromString(bytes.fromhex(kept)))
 
 
+def map_refusal(name: str, kind: str, origins: Iterable[str]) -> str:
+    """What to say to those who give a map to a loss; `origins` are the values that it is made of."""
+    made_of = ", ".join(map(repr, origins)) or "a tensor"
+    return f"{name!r} is no tensor but of type {kind}, which a loss cannot take. Name what it is made of: {made_of}."
+
+
+def drop_map_outputs(graph: ir.Graph) -> None:
+    """Take away outputs that contain maps: no device can bind them, and few languages read them."""
+    for value in [value for value in graph.outputs if map_type(value) is not None]:
+        graph.outputs.remove(value)
+
+
 def spelled(kind: onnx.TypeProto) -> str:
     """A type as onnxruntime calls it."""
     if kind.HasField("sequence_type"):

@@ -20,6 +20,16 @@ def is_floating(value: ir.Value | None) -> bool:
     return value is not None and isinstance(value.type, ir.TensorType) and value.dtype in FLOATING
 
 
+def floating_origin(value: ir.Value) -> ir.Value | None:
+    """The value of floating point that a label is chosen by, or a map is made of: the nearest one before `value`."""
+    current: ir.Value | None = value
+    while current is not None and not is_floating(current):
+        producer = current.producer()
+        inputs = [] if producer is None else [x for x in producer.inputs if x is not None and not x.is_initializer()]
+        current = next((x for x in inputs if is_floating(x)), inputs[0] if inputs else None)
+    return current
+
+
 def dims(value: ir.Value) -> tuple[Dim, ...] | None:
     """The dimensions of a value, or None when not even its rank is known."""
     if value.shape is None:

@@ -21,7 +21,7 @@ from onward.graph import contrib, ml
 from onward.graph.nodes import all_values
 from onward.graph.opsets import accepted_by_runtime
 from onward.graph.prepare import prepare
-from onward.graph.proto import from_proto, has_map, spelled, to_proto
+from onward.graph.proto import from_proto, has_map, map_refusal, spelled, to_proto
 from onward.graph.shapes import dims, is_placeholder
 from onward.graph.skeleton import proto_skeleton
 from onward.graph.upgrade import upgrade
@@ -129,11 +129,8 @@ class ModelAccessor:
         """A value of that name, type and shape, in no graph."""
         described = self.value_info(name)
         if has_map(described.type):
-            made_of = [node.input[0] for node in self.model.graph.node if name in node.output]
-            raise NotDifferentiableError(
-                f"{name!r} is no tensor but of type {spelled(described.type)}, which a loss cannot take. Name what it "
-                f"is made of: {', '.join(map(repr, made_of)) or 'a tensor'}."
-            )
+            origins = [node.input[0] for node in self.model.graph.node if name in node.output]
+            raise NotDifferentiableError(map_refusal(name, spelled(described.type), origins))
         info = ir.serde.deserialize_value_info_proto(described, None)
         return ir.Value(name=name, type=info.type, shape=info.shape)
 

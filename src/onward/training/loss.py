@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from onward import losses
-from onward.errors import OnwardError, UnknownNameError
+from onward.errors import NotDifferentiableError, OnwardError, UnknownNameError
 from onward.graph.builder import Builder
 from onward.graph.finish import publish
 from onward.graph.naming import listed, quoted
 from onward.graph.nodes import all_values
-from onward.graph.shapes import is_floating
+from onward.graph.proto import map_refusal, map_type
+from onward.graph.shapes import floating_origin, is_floating
 
 
 def attach_loss(op: Builder, loss: str | losses.Loss | None, inputs: Sequence[str] | None = None) -> list[ir.Value]:
@@ -42,7 +43,8 @@ def attach_loss(op: Builder, loss: str | losses.Loss | None, inputs: Sequence[st
 def _predictions(graph: ir.Graph, names: Sequence[str] | None, count: int | None) -> list[ir.Value]:
     if names is None:
         if len(graph.outputs) not in (1, count):
-            floating = [output.name for output in graph.outputs if is_floating(output)]
+            origins = [output if is_floating(output) else floating_origin(output) for output in graph.outputs]
+            floating = list(dict.fromkeys(origin.name for origin in origins if origin is not None))
             raise OnwardError(
                 f"the model has several outputs ({', '.join(str(output.name) for output in graph.outputs)}); say in "
                 f"`loss_inputs` which of them the loss takes, for instance {floating[: count or 1]}"
@@ -58,4 +60,8 @@ def _predictions(graph: ir.Graph, names: Sequence[str] | None, count: int | None
             f"the loss should take {quoted(unknown)}, which the model does not have; its outputs are "
             f"{quoted(output.name for output in graph.outputs)}, and any other value can be named too"
         )
+    for name in names:
+        kind, origin = map_type(values[name]), floating_origin(values[name])
+        if kind is not None:
+            raise NotDifferentiableError(map_refusal(name, kind, [] if origin is None else [origin.name or ""]))
     return [values[name] for name in names]

@@ -20,7 +20,7 @@ from onward.graph import provenance
 from onward.graph.builder import Builder
 from onward.graph.finish import finish, fix_defaults, make_way, publish, to_input
 from onward.graph.prepare import ModelLike, load, prepare
-from onward.graph.proto import map_type
+from onward.graph.proto import drop_map_outputs
 from onward.graph.shapes import dims, static_shape
 from onward.graph.upgrade import in_lowest_opset, upgrade
 from onward.signature import METADATA_KEY, Role, Signature
@@ -92,7 +92,7 @@ def _split(forward: ir.Model, names: list[str], frozen: set[str], targets: set[s
     parameters = [name for name in initializers if name in names]
     check_labels(Builder(forward.graph, forward.opset_imports[""]))
     evaluation = forward.clone()
-    _drop_maps(forward.graph)
+    drop_map_outputs(forward.graph)  # evaluation keeps them for those who export it, without a role in its signature
     model = expand_missing_rules(forward, names, [forward.graph.outputs[0].name or ""])
     graph = model.graph
     op = Builder(graph, model.opset_imports[""])
@@ -149,13 +149,6 @@ def _split(forward: ir.Model, names: list[str], frozen: set[str], targets: set[s
         trainable=_tensors(value for value in kept if value.name in names),
         frozen=_tensors(value for value in kept if value.name not in names),
     )
-
-
-def _drop_maps(graph: ir.Graph) -> None:
-    """Take away outputs that are no tensors (of ZipMap): they cannot be bound. The evaluation graph keeps them for
-    those who export it, and says nothing of them in its signature."""
-    for value in [value for value in graph.outputs if map_type(value) is not None]:
-        graph.outputs.remove(value)
 
 
 def _evaluation(

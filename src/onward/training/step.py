@@ -15,6 +15,7 @@ from onward.graph.builder import Builder
 from onward.graph.finish import finish, fix_defaults, publish, to_input
 from onward.graph.inference import infer_shapes
 from onward.graph.naming import listed
+from onward.graph.proto import drop_map_outputs
 from onward.graph.shapes import static_shape
 from onward.graph.upgrade import in_lowest_opset
 from onward.losses import Loss
@@ -63,6 +64,7 @@ def _step(
     users = [value.name or "" for value in forward.graph.inputs]
     builder = Builder(forward.graph, forward.opset_imports[""])
     targets = attach_loss(builder, loss, loss_inputs)
+    drop_map_outputs(forward.graph)
     check_labels(builder)
     infer_shapes(forward)
     check_loss(forward.graph, given=loss is not None)
