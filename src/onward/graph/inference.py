@@ -9,13 +9,13 @@ import onnx_ir as ir
 
 from onward.errors import InvalidModelError
 from onward.graph.kernel_sizes import contradicts, doubtful, kernel_shape
-from onward.graph.nodes import all_values, describe
-from onward.graph.proto import from_proto
+from onward.graph.nodes import all_values, describe, subgraphs
+from onward.graph.proto import has_map
 from onward.graph.ranks import assumed_ranks, implied_ranks
 from onward.graph.shapes import dims, is_placeholder
 from onward.graph.skeleton import skeleton
 from onward.graph.slices import Slices, has_negative_size
-from onward.graph.stand_ins import HIDDEN, put_stand_ins, squeeze_ranges
+from onward.graph.stand_ins import HIDDEN, bodies, put_stand_ins, squeeze_ranges
 
 Annotations = dict[ir.Value, tuple[ir.TypeProtocol | None, ir.Shape | None]]
 
@@ -138,14 +138,21 @@ def _infer_once(model: ir.Model, hidden: Iterable[ir.Value]) -> Exception | None
             inferred_proto = onnx.shape_inference.infer_shapes(proto, data_prop=True)
         except Exception:
             return error
-    inferred_model = from_proto(inferred_proto)
-    for graph, inferred_graph in zip(model.graphs(), inferred_model.graphs(), strict=True):
-        inferred = ir.convenience.create_value_mapping(inferred_graph)
-        for value in ir.convenience.create_value_mapping(graph).values():
-            found = inferred.get(value.name or "")
-            if found is not None:
-                _learn(value, found.type, found.shape)
+    _learn_from(model.graph, inferred_proto.graph)
     return error
+
+
+def _learn_from(graph: ir.Graph, inferred: onnx.GraphProto) -> None:
+    """Learn the types and shapes that a proto of `graph` has, bodies included."""
+    infos = (*inferred.value_info, *inferred.output, *inferred.input)
+    types = {info.name: info.type for info in infos}
+    for value in (*graph.inputs, *(output for node in graph for output in node.outputs)):
+        found = types.get(value.name or "")
+        if found is not None and not has_map(found):
+            kind = ir.serde.deserialize_type_proto_for_type(found)
+            _learn(value, kind, ir.serde.deserialize_type_proto_for_shape(found))
+    for body, inferred_body in zip((body for node in graph for body in subgraphs(node)), bodies(inferred), strict=True):
+        _learn_from(body, inferred_body)
 
 
 def _corrections(model: ir.Model, *, everywhere: bool, forget: bool) -> Annotations:

@@ -42,13 +42,18 @@ def squeeze_ranges(proto: onnx.ModelProto) -> None:
                 node.input[:] = scalars
 
 
+def bodies(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """The graphs in the attributes of the nodes of a graph."""
+    for node in graph.node:
+        for attribute in node.attribute:
+            yield from [attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else attribute.graphs
+
+
 def _graphs(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
     graphs = [proto.graph]
     for graph in graphs:
         yield graph
-        for node in graph.node:
-            for attribute in node.attribute:
-                graphs.extend([attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else attribute.graphs)
+        graphs.extend(bodies(graph))
 
 
 def _become(node: onnx.NodeProto, op_type: str, inputs: Sequence[str]) -> None:
