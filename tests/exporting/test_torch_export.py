@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import warnings
@@ -347,7 +348,10 @@ def test_it_stays_as_it_is_where_the_export_fails():
             raise ValueError("nothing works")
 
     module = Failing().eval()
-    with pytest.raises(OnwardError, match=r"torch cannot export Failing.*exporter='dynamo'.*exporter='legacy'"):
+    said = "torch cannot export Failing. " + "; ".join(
+        f"with exporter={name!r}: ValueError: nothing works" for name in ("dynamo", "legacy")
+    )
+    with pytest.raises(OnwardError, match=said):
         export(module, torch.randn(2, 3, 4, 4))
     assert not module.training
     assert "forward" not in vars(module.drop)
@@ -377,6 +381,22 @@ def test_running_variances_are_those_of_onnx_where_torch_did_not_say(tmp_path):
     training.step(x.numpy(), y.numpy())
     variance = module.conv1(x).var((0, 2, 3), correction=0).detach().numpy()
     assert_close(training["bn1.running_var"], 0.9 + 0.1 * variance, "the running variance")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_other_types(exporter, dtype):
+    module = Cnn().to(dtype)
+    # onnxruntime has no convolution of float64.
+    warned = pytest.warns(ExporterWarning, match="was not compared with the module: .*Conv")
+    with warned if dtype == torch.float64 else contextlib.nullcontext():
+        model = export(module, pictures().to(dtype), exporter=exporter)
+    wanted = {torch.float16: 10, torch.bfloat16: 16, torch.float64: 11}[dtype]
+    stored = {tensor.name: tensor for tensor in model.graph.initializer}
+    for name, value in (*module.named_parameters(), *module.named_buffers()):
+        if name in stored and value.is_floating_point():
+            assert stored[name].data_type == wanted
+    assert {"bn1.running_mean", "bn1.running_var", "bn1.weight"} <= set(stored)
 
 
 # Refused -------------------------------------------------------------------------------------------------------------

@@ -73,7 +73,10 @@ def export(
     Returns:
         The model.
     """
-    import torch
+    try:
+        import torch
+    except ImportError as error:
+        raise OnwardError("onward.torch.export needs torch, and onnxscript: pip install torch onnxscript") from error
 
     if not isinstance(module, torch.nn.Module):
         raise OnwardError(f"a module is a torch.nn.Module, not {type(module).__name__}")
@@ -116,10 +119,17 @@ def _exported(
         except OnwardError:
             raise
         except Exception as error:  # torch's exporters raise what they like
-            said = str(error).strip()
-            failures.append(f"with exporter={name!r}: {type(error).__name__}: {said.splitlines()[0] if said else ''}")
-            cause = error
+            cause = _root(error)
+            said = str(cause).strip().partition("\n")[0]
+            failures.append(f"with exporter={name!r}: {type(cause).__name__}: {said}")
     raise OnwardError(f"torch cannot export {type(module).__name__}. {'; '.join(failures)}") from cause
+
+
+def _root(error: BaseException) -> BaseException:
+    """What happened first; torch.export wraps it in advice for its developers."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def _random_operators(model: ir.Model) -> list[str]:

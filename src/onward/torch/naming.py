@@ -19,6 +19,8 @@ def name_parameters(model: ir.Model, module: nn.Module, buffers: dict[int, Tenso
 
     Buffers get the values that they had before: to export a module in training mode is to run it, which changes them.
     """
+    from onnx_ir.tensor_adapters import TorchTensor
+
     initializers = model.graph.initializers
     for kind, every, unique in (
         ("PARAMETER", module.named_parameters(remove_duplicate=False), module.named_parameters()),
@@ -37,7 +39,7 @@ def name_parameters(model: ir.Model, module: nn.Module, buffers: dict[int, Tenso
                 raise OnwardError(f"torch's exporter wrote {name!r} in another shape than {list(tensor.shape)}")
             value.metadata_props[KIND] = kind
             if kind == "BUFFER":
-                value.const_value = ir.tensor(buffers[id(tensor)].cpu().numpy(), name=name)
+                value.const_value = TorchTensor(buffers[id(tensor)].cpu(), name=name)
             if kind == "PARAMETER" and not tensor.requires_grad:
                 value.metadata_props[REQUIRES_GRAD] = "False"
     opset = model.opset_imports[""]
