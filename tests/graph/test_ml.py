@@ -319,6 +319,31 @@ def test_a_tree_may_stay_in_front_of_what_is_trained() -> None:
         onward.gradient(model, wrt=["x"])
 
 
+def test_nodes_in_branches_and_functions() -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 18, "ai.onnx.ml": 1, "local": 1]>
+        choice (float[N, 2] x, bool c) => (float[N, 1] y) {
+            scaled = local.Scaled(x)
+            y = If (c) <
+                then_branch = then () => (float[N, 1] a) {
+                    a = ai.onnx.ml.LinearRegressor<coefficients = [1.0, 2.0], intercepts = [0.5]>(scaled)
+                },
+                else_branch = otherwise () => (float[N, 1] b) {
+                    b = ai.onnx.ml.LinearRegressor<coefficients = [3.0, -1.0], intercepts = [0.25]>(scaled)
+                }
+            >
+        }
+        <domain: "local", opset_import: ["": 16, "ai.onnx.ml": 1]>
+        Scaled (a) => (b) { b = ai.onnx.ml.Scaler<offset = [1.0, 2.0], scale = [0.5, 4.0]>(a) }""")
+    for choice in (True, False):
+        feeds = {"x": normal(3, 2), "c": np.array(choice)}
+        rewritten = check_same_results(model, feeds)
+        assert not [node.op_type for node in rewritten.graph.node if node.domain]
+        names = [p.name for p in parameters(prepare(model)) if p.trainable]
+        assert sorted(names) == ["a.coefficients", "a.intercepts", "b.coefficients", "b.intercepts"]
+        check_gradient(model, rewritten, "y", ["x", *names], feeds)
+
+
 # Labels, strings and maps -----------------------------------------------------------------------------------------
 
 ENCODED = """
@@ -385,7 +410,8 @@ def test_a_file_with_maps_is_read(tmp_path: Path) -> None:
     onnx.save(classifier(), path)
     report = onward.check(path, of="scores")
     assert report.ok, report
-    assert "seq(map(int64,tensor(float)))" in str(report)
+    assert "chances  seq(map(int64,tensor(float)))\n" in str(report)
+    assert "scores  (differentiated)" in str(report)
     assert [parameter.name for parameter in report.trainable] == ["label.intercepts", "label.coefficients"]
 
 

@@ -47,7 +47,8 @@ def check(
     Args:
         model: a ModelProto, an onnx_ir.Model, or the path of an .onnx file. External data need not be there.
         wrt: the parameters to train; None means those that are trainable by default.
-        of: the output to differentiate, or a list of them; None means the first.
+        of: the output to differentiate, or a list of them; None means the first. Any other value outside of subgraphs
+            will do, too.
         dims: sizes of dynamic dimensions for the estimates, by symbol (``{"batch": 8}``) or place (``{"x[0]": 8}``).
             Those that are not given count as 1 (where the model does not work so, as the first of 16, 256 and 4096
             with which it does), height and width of pictures (rank 4) as 224.

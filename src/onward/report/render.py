@@ -106,6 +106,8 @@ def _model(report: Report) -> Section:
         rows.append(["other domains", ", ".join(f"{domain} {version}" for domain, version in others.items())])
     rows += [["input", _typed(value)] for value in report.inputs]
     rows += [["output", _typed(value) + _started(value, report)] for value in report.outputs]
+    outputs = {value.name for value in report.outputs}
+    rows += [["inner value", f"{name}  (differentiated)"] for name in report.differentiated if name not in outputs]
     dynamic = report.dynamic_dims
     places = "; ".join(name if [name] == where else f"{name} in {', '.join(where)}" for name, where in dynamic.items())
     rows.append(["dynamic dimensions", places or "none"])
@@ -113,8 +115,10 @@ def _model(report: Report) -> Section:
 
 
 def _typed(value: Input) -> str:
-    shape = "of unknown rank" if value.shape is None else shown_shape(value.shape)
-    return f"{value.name}  {value.dtype} {shape}" + (" with a default" if value.has_default else "")
+    shape = " of unknown rank" if value.shape is None else f" {shown_shape(value.shape)}"
+    if value.dtype.startswith(("map(", "seq(")):
+        shape = ""  # it has none
+    return f"{value.name}  {value.dtype}{shape}" + (" with a default" if value.has_default else "")
 
 
 def _started(value: Input, report: Report) -> str:
