@@ -298,3 +298,71 @@ def test_rules(rule: Callable[..., Any], message: str) -> None:
     onward.vjp("Mistaken", domain="mistakes", override=True)(rule)
     with pytest.raises(OnwardError, match=f"(?s){message}"):
         onward.gradient(helper.make_model(graph, opset_imports=imports, ir_version=8), wrt=["w"])
+
+
+# Advice ---------------------------------------------------------------------------------------------------------------
+
+
+def labelled() -> onnx.ModelProto:
+    """A classifier whose first output is an integer, as those of scikit-learn are."""
+    return onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]>
+        labelled (float[N, 4] x) => (int64[N] label, float[N, 3] scores) <float[4, 3] w = {1,2,3,4,5,6,7,8,9,1,2,3}> {
+            scores = MatMul(x, w)
+            label = ArgMax<axis = 1, keepdims = 0>(scores)
+        }
+    """)
+
+
+def test_suggestions_name_what_has_a_derivative(tmp_path) -> None:
+    with pytest.raises(OnwardError, match=r"for instance loss_input_names=\['scores'\]"):
+        artifacts.generate_artifacts(labelled(), loss="cross_entropy", artifact_directory=tmp_path)
+    with pytest.raises(OnwardError, match=r"for instance \['scores'\]"):
+        step("cross_entropy", model=labelled())
+    with pytest.raises(OnwardError, match=r"'label' is INT64. Give it a value of floating point"):
+        artifacts.generate_artifacts(labelled(), loss="mse", artifact_directory=tmp_path, loss_input_names=["label"])
+    with pytest.raises(OnwardError, match="Name another output in `of`: 'scores'"):
+        onward.gradient(labelled())
+
+
+def test_advice_for_inputs_that_are_not_reached(tmp_path) -> None:
+    """An input cannot be frozen; a parameter can."""
+    model = labelled()
+    model.graph.input.append(helper.make_tensor_value_info("unused", onnx.TensorProto.FLOAT, ["N"]))
+    model.graph.initializer.append(helper.make_tensor("idle", onnx.TensorProto.FLOAT, [1], [1.0]))
+    options = {"loss": "cross_entropy", "loss_input_names": ["scores"], "artifact_directory": tmp_path}
+    with pytest.raises(OnwardError, match=r"Leave it out of `requires_grad`.$"):
+        artifacts.generate_artifacts(model, requires_grad=["unused"], **options)
+    with pytest.raises(OnwardError, match=r"Leave it out of `requires_grad`, or list it in `frozen_params`.$"):
+        artifacts.generate_artifacts(model, requires_grad=["idle"], **options)
+
+
+def test_weights_that_are_attributes(tmp_path) -> None:
+    node = helper.make_node(
+        "TreeEnsembleRegressor", ["x"], ["y"], "tree", domain="ai.onnx.ml", n_targets=1, post_transform="NONE",
+        nodes_treeids=[0], nodes_nodeids=[0], nodes_featureids=[0], nodes_modes=["LEAF"], nodes_values=[0.0],
+        nodes_truenodeids=[0], nodes_falsenodeids=[0], target_treeids=[0], target_nodeids=[0], target_ids=[0],
+        target_weights=[1.0],
+    )  # fmt: skip
+    graph = helper.make_graph(
+        [node],
+        "trees",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["N", 2])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["N", 1])],
+    )
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=8)
+    message = "weights of ai.onnx.ml.TreeEnsembleRegressor node '?tree'? .*target_weights.* are attributes"
+    for call in (
+        lambda: step(model=model),
+        lambda: artifacts.generate_artifacts(model, loss="mse", artifact_directory=tmp_path),
+        lambda: onward.gradient(model),
+    ):
+        with pytest.raises(OnwardError, match=message):
+            call()
+
+
+def test_artifacts_are_printed_in_a_line(tmp_path) -> None:
+    made = artifacts.generate_artifacts(MODEL, loss="mse", artifact_directory=tmp_path)
+    assert repr(made).startswith("Artifacts(trainable=['fc1.weight', 'fc1.bias', 'fc2.weight', 'fc2.bias'], frozen=[]")
+    assert len(repr(made)) < 1000

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -279,6 +281,18 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert json.loads(capsys.readouterr().out)["ok"] is False
     assert main(["check", str(tmp_path / "none.onnx")]) == 2
     assert capsys.readouterr().err == f"error: there is no model file at {str(tmp_path / 'none.onnx')!r}\n"
+
+
+def test_whoever_reads_may_stop(tmp_path: Path) -> None:
+    """As `head` does."""
+    onnx.save(layer(), tmp_path / "good.onnx")
+    command = [sys.executable, "-m", "onward", "check", str(tmp_path / "good.onnx")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 0
 
 
 @pytest.mark.parametrize("wrong", [["check"], ["check", "m.onnx", "--dim", "N"], ["train"]])

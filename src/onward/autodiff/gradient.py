@@ -92,7 +92,7 @@ def target_names(model: ir.Model, wrt: Sequence[str] | None) -> list[str]:
         if not names:
             raise OnwardError(
                 "the model has no trainable floating-point parameter, so there is nothing to differentiate with "
-                f"respect to; {weights_elsewhere(model.graph).lower()}name graph inputs or initializers in `wrt`"
+                f"respect to; {weights_elsewhere(model.graph)}name graph inputs or initializers in `wrt`"
             )
         return names
     wrt = listed("wrt", wrt, one=True)

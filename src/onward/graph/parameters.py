@@ -135,7 +135,7 @@ def is_baked_scalar(value: ir.Value) -> bool:
 
 
 def weights_elsewhere(graph: ir.Graph) -> str:
-    """A sentence on nodes whose numbers are attributes, as those of ai.onnx.ml are; empty if there are none."""
+    """A half sentence on nodes whose numbers are attributes, as those of ai.onnx.ml are; empty if there are none."""
     kinds = (ir.AttributeType.FLOATS, ir.AttributeType.TENSOR)
     nodes = {
         node: [name for name, attr in node.attributes.items() if attr.type in kinds]
@@ -146,7 +146,7 @@ def weights_elsewhere(graph: ir.Graph) -> str:
     if not found:
         return ""
     more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-    return f"The weights of {', '.join(found[:3])}{more} are attributes, which cannot be trained. "
+    return f"the weights of {', '.join(found[:3])}{more} are attributes, which cannot be trained; "
 
 
 def _judge(value: ir.Value) -> Parameter:

@@ -74,7 +74,7 @@ def default_parameters(
             else "has no trainable parameter to depend on"
         )
         raise OnwardError(
-            f"the loss {loss.name!r} {why}, so there is nothing to train. {elsewhere}Name "
+            f"the loss {loss.name!r} {why}, so there is nothing to train: {elsewhere}name "
             f"parameters in `{argument}`; onward.check says of each why it is trained or not."
         )
     return found
