@@ -157,6 +157,23 @@ def test_losses_of_users(loss, targets, tmp_path):
     check(graphs(forward(arrays), loss, tmp_path), {"x0": arrays[0]}, targets)
 
 
+@pytest.mark.parametrize("axis", [None, 1])
+def test_scores_of_a_sequence(axis, tmp_path):
+    """The classes may be on the last axis; each label counts."""
+    scores = np.random.default_rng(0).normal(size=(2, 3, 3)).astype(np.float32)
+    made = artifacts.generate_artifacts(
+        forward([scores]), loss=onnxblock.loss.CrossEntropyLoss(class_axis=axis), artifact_directory=tmp_path
+    )
+    labels = np.arange(6).reshape(2, 3) % 3
+    for model in (made.training_model, made.eval_model):
+        assert np.isfinite(run(model, {"x0": scores, "labels": labels}))
+        for wrong in (labels[:1], labels[:, :1].copy(), labels.reshape(3, 2), labels[:0]):
+            with pytest.raises(
+                Exception, match=r"target 'labels' must have shape|invalid dimensions for input: labels"
+            ):
+                run(model, {"x0": scores, "labels": wrong})
+
+
 def test_turned_targets(tmp_path):
     """As many elements in another order are not the targets either."""
     model = forward(predictions_of("mse"))
