@@ -17,7 +17,7 @@ from onward import losses, onnxblock, optim
 from onward.errors import InvalidModelError, OnwardError
 from onward.graph import provenance
 from onward.graph.naming import listed
-from onward.graph.prepare import load, prepare
+from onward.graph.prepare import checked, load, prepare
 from onward.graph.proto import to_proto
 from onward.graph.saving import save_model
 from onward.graph.shapes import FLOATING, floating_origin
@@ -160,6 +160,7 @@ def generate_artifacts(
             f"`prefix` is what the names of the files begin with, not {prefix!r}; folders go into `artifact_directory`"
         )
     proto, path = _load(model)
+    checked(proto if path is None else path)
     if separate_shared:
         proto = _with_separated_parameters(path or proto)
     loss_block, optimizer_block = _loss_block(loss), _optimizer_block(optimizer)

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onward.autodiff.preference import preferred
 from onward.autodiff.registry import Cotangents, is_nondifferentiable, rule_for
 from onward.errors import OnwardError, UnknownShapeError
+from onward.graph.blame import blaming_node
 from onward.graph.builder import Builder
 from onward.graph.nodes import describe, is_integer_arithmetic, used_values
 from onward.graph.opsets import NeedsOpsetError
@@ -97,7 +98,8 @@ def backpropagate(
                     raise
                 except Exception as error:
                     if failures is None:
-                        raise
+                        with blaming_node("the rule of", node):
+                            raise
                     failures.append((node, None if rule_for(node) is None else error))
                     found = [(x, op.zeros_like(x)) for x in used_values(node) if x in carrying and x.dtype in FLOATING]
                 for x, dx in found:

@@ -1,4 +1,4 @@
-"""Weights: those of damaged models are refused, and those in other files come from the folder of the model only."""
+"""Weights in other files: they come from the folder of the model, and only those that inference needs are read."""
 
 from __future__ import annotations
 
@@ -15,24 +15,6 @@ from onward.location import open_inside, resolve_inside
 WHERE_DATA_IS = (
     "External data is looked for beside the model, so give the path of the model rather than a loaded ModelProto."
 )
-_HIGHEST_RANK = 64  # of numpy
-_MOST_BYTES = 2**48  # no machine has as much memory
-
-
-def check_tensors(model: ir.Model) -> None:
-    """Refuse tensors that cannot be what they are said to be, and those that would come from another folder."""
-    for name, tensor in _all_tensors(model):
-        sizes = tensor.shape.dims
-        whole = all(isinstance(size, int) and size >= 0 for size in sizes)
-        if not whole or len(sizes) > _HIGHEST_RANK or tensor.nbytes > _MOST_BYTES:
-            raise InvalidModelError(f"tensor {name!r} of the model has the shape {list(sizes)[:_HIGHEST_RANK]}")
-        if isinstance(tensor, ir.ExternalTensor):
-            resolve_inside(_folder_of(tensor), os.fspath(tensor.location))
-            continue
-        try:
-            tensor.numpy()
-        except Exception as error:  # onnx_ir, numpy and ml_dtypes each have their own for data of a wrong size or type
-            raise InvalidModelError(f"tensor {name!r} of the model is damaged: {error}") from error
 
 
 def read_small_weights(model: ir.Model) -> None:
@@ -71,19 +53,10 @@ def _require_room(value: ir.Value, tensor: ir.ExternalTensor) -> None:
         )
 
 
+def check_place(tensor: ir.ExternalTensor) -> None:
+    """Refuse a tensor that would come from outside of the folder of its model."""
+    resolve_inside(_folder_of(tensor), os.fspath(tensor.location))
+
+
 def _folder_of(tensor: ir.ExternalTensor) -> str | os.PathLike[str]:
     return tensor.base_dir or os.getcwd()
-
-
-def _all_tensors(model: ir.Model) -> Iterator[tuple[str, ir.TensorProtocol]]:
-    for graph in model.graphs():
-        for name, value in graph.initializers.items():
-            if value.const_value is not None:
-                yield name, value.const_value
-    for node in (*model.graph.all_nodes(), *(node for f in model.functions.values() for node in f.all_nodes())):
-        for attribute in node.attributes.values():
-            title = f"{attribute.name} of node {node.name or node.op_type}"
-            if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
-                yield title, attribute.as_tensor()
-            elif attribute.type == ir.AttributeType.TENSORS and not attribute.is_ref():
-                yield from ((title, tensor) for tensor in attribute.as_tensors())

@@ -9,6 +9,7 @@ import onnx.inliner
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
+from onward.graph.blame import blaming_model
 from onward.graph.opsets import all_schemas, schema
 from onward.graph.skeleton import restore_weights, skeleton
 
@@ -39,7 +40,8 @@ def expand(model: ir.Model, op_types: Iterable[str]) -> ir.Model:
     # The inliner wants a type for every input, absent ones included; those have the empty name.
     proto.graph.value_info.append(onnx.helper.make_tensor_value_info("", onnx.TensorProto.FLOAT, None))
     functions = [("", op_type) for op_type in wanted]
-    inlined = onnx.inliner.inline_selected_functions(proto, functions, inline_schema_functions=True)
+    with blaming_model(f"putting the definition of {', '.join(wanted)} in place"):
+        inlined = onnx.inliner.inline_selected_functions(proto, functions, inline_schema_functions=True)
     for index in reversed(range(len(inlined.graph.value_info))):
         if not inlined.graph.value_info[index].name:
             del inlined.graph.value_info[index]

@@ -13,7 +13,8 @@ from onnx_ir.passes import common as passes
 
 from onward.errors import InvalidModelError
 from onward.graph import contrib, ml  # noqa: F401  they register what is rewritten
-from onward.graph.external import check_tensors, read_small_weights
+from onward.graph.blame import blaming_model
+from onward.graph.external import read_small_weights
 from onward.graph.folding import fold_shape_arithmetic
 from onward.graph.functions import expand, write_defaults
 from onward.graph.inference import infer_shapes
@@ -25,6 +26,7 @@ from onward.graph.restating import restate_sizes
 from onward.graph.rewriting import rewrite
 from onward.graph.sequences import resolve_sequences
 from onward.graph.skeleton import skeleton
+from onward.graph.soundness import check_soundness
 from onward.graph.stacks import resolve_stacks
 from onward.graph.tensors import own_tensor
 from onward.graph.upgrade import OLDEST, align_functions, replace_deprecated, upgrade
@@ -39,19 +41,14 @@ def prepare(model: ModelLike, keep: Collection[tuple[str, str]] = ()) -> ir.Mode
     exporter kept in Constant nodes or in the branches of an If can be named like any other. Functions in `keep`,
     (domain, name), stay as they are.
     """
-    copy = load(model)
-    forget_annotations(copy)
-    read_small_weights(copy)
-    import_default_domain(copy)
-    require_accepted(copy.opset_imports[""])
-    replace_deprecated(copy)
-    contrib.adopt(copy)
-    check(copy)
-    align_functions(copy)
-    passes.InlinePass(lambda function: (function.domain, function.name) not in keep)(copy)
-    mark_constant_nodes(copy)
-    passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(copy)
-    passes.LiftSubgraphInitializersToMainGraphPass()(copy)
+    copy = checked(model)
+    with blaming_model("inlining the functions of the model"):
+        align_functions(copy)
+        passes.InlinePass(lambda function: (function.domain, function.name) not in keep)(copy)
+    with blaming_model("finding the constants of the model"):
+        mark_constant_nodes(copy)
+        passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(copy)
+        passes.LiftSubgraphInitializersToMainGraphPass()(copy)
     for key in [key for key, function in copy.functions.items() if (function.domain, function.name) not in keep]:
         del copy.functions[key]
     if copy.ir_version < 4:
@@ -77,6 +74,20 @@ def prepare(model: ModelLike, keep: Collection[tuple[str, str]] = ()) -> ir.Mode
     return copy
 
 
+def checked(model: ModelLike) -> ir.Model:
+    """A private copy of `model` that onnx's checker has accepted: the first half of `prepare`."""
+    copy = load(model)
+    with blaming_model("reading the model"):  # which nobody has checked so far
+        forget_annotations(copy)
+        read_small_weights(copy)
+        import_default_domain(copy)
+        require_accepted(copy.opset_imports[""])
+        replace_deprecated(copy)
+        contrib.adopt(copy)
+    check(copy)
+    return copy
+
+
 def simplify(model: ir.Model) -> None:
     """Compute what is known before any data: arithmetic on shapes, decided branches, sequences, idle states."""
     while fold_shape_arithmetic(model):
@@ -94,13 +105,15 @@ def _loses_rank(node: ir.Node) -> bool:
 def load(model: ModelLike) -> ir.Model:
     """An ir.Model that shares no mutable part with what the caller has; weights are shared, never written."""
     loaded = _read(model)
-    check_tensors(loaded)
+    with blaming_model("reading the model"):
+        check_soundness(loaded)
     return loaded if isinstance(model, (str, os.PathLike)) else _with_own_names(loaded)
 
 
 def _read(model: ModelLike) -> ir.Model:
     if isinstance(model, ir.Model):
-        return model.clone()
+        with blaming_model("copying the model"):
+            return model.clone()
     if isinstance(model, onnx.ModelProto):
         return _from_proto(model)
     if isinstance(model, (str, os.PathLike)):
@@ -181,7 +194,8 @@ def import_default_domain(model: ir.Model) -> None:
 
 def check(model: ir.Model) -> None:
     """Run onnx's own checker, without the weights."""
-    proto = skeleton(model)
+    with blaming_model("writing the model again"):
+        proto = skeleton(model)
     for value in (*proto.graph.input, *proto.graph.output):
         # The checker insists on a type and a shape here; onnxruntime does not, and real files leave them out.
         if value.type.WhichOneof("value") is None:

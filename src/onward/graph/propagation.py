@@ -50,7 +50,10 @@ def result_shape(node: ir.Node) -> Shape | None:
     if node.op_type in _LIKE_FIRST:
         return list(shapes[0])
     rule = _RULES.get("Reduce" if node.op_type in _REDUCTIONS else node.op_type)
-    return None if rule is None else rule(node, list(shapes[0]))
+    try:
+        return None if rule is None else rule(node, list(shapes[0]))
+    except (IndexError, TypeError, ValueError, ZeroDivisionError):
+        return None  # a node that is not valid: of a shape that it does not take; inference says so
 
 
 def name_sizes(graph: ir.Graph) -> None:

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from onward.errors import OpsetError
 from onward.graph.adapters import ADAPTERS
+from onward.graph.blame import blaming_node
 from onward.graph.builder import Builder
 from onward.graph.inference import infer_shapes
 from onward.graph.opsets import NeedsOpsetError, accepted_by_runtime
@@ -105,5 +106,6 @@ def _step(graph: ir.Graph, version: int, only: str | None = None) -> None:
     for node in affected:
         assert isinstance(node.graph, ir.Graph)
         op = root if node.graph is graph else root.subgraph(node.graph)
-        with op, op.scope(f"{node.name or node.outputs[0].name}/opset{version}"):
+        title = f"{node.name or node.outputs[0].name}/opset{version}"
+        with op, op.scope(title), blaming_node(f"moving to opset {version}", node):
             ADAPTERS[node.op_type, version](op, node)

@@ -18,6 +18,7 @@ import onnx_ir as ir
 from onward.autodiff.registry import custom_operators
 from onward.errors import InvalidModelError, NotDifferentiableError, OnwardError, UnknownValueError
 from onward.graph import contrib, ml
+from onward.graph.blame import blaming_model
 from onward.graph.nodes import all_values
 from onward.graph.opsets import accepted_by_runtime
 from onward.graph.prepare import prepare
@@ -161,13 +162,15 @@ class ModelAccessor:
 
     def inferred(self) -> onnx.ModelProto:
         """The model without its weights, and with all types and shapes that can be inferred."""
-        return onnx.shape_inference.infer_shapes(proto_skeleton(self.model))
+        with blaming_model("inferring the shapes of the model"):
+            return onnx.shape_inference.infer_shapes(proto_skeleton(self.model))
 
     # The whole model ----------------------------------------------------------------------------------------------
 
     def to_ir(self) -> ir.Model:
         """The model as the rest of onward takes it, external data found."""
-        return _to_ir(self.model, self._path)
+        with blaming_model("reading the model"):
+            return _to_ir(self.model, self._path)
 
     def upgrade(self, opset: int) -> None:
         """Move the model to a newer opset, which some block needs."""

@@ -104,8 +104,14 @@ class TrainingOptimizer(Steps):
             self._bind(gradients)
         self._rate[...] = self.state.learning_rate
         self._step[...] = self.state.step + 1
-        for run in self._runs:
-            run()
+        try:
+            for run in self._runs:
+                run()
+        except Exception as error:  # onnxruntime's exceptions have no common base but this
+            raise OnwardError(
+                f"onnxruntime could not run optimizer {self.plan.optimizer!r}: its model is damaged, or made for other "
+                f"parameters. They may be half updated; load the checkpoint again. ({str(error).strip()})"
+            ) from error
 
     def _bind(self, gradients: FlatTensors) -> None:
         self._prepare_slots()

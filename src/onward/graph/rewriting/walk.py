@@ -9,6 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from onward.errors import OnwardError
+from onward.graph.blame import blaming_node
 from onward.graph.builder import Builder
 from onward.graph.inference import infer_shapes
 from onward.graph.nodes import is_used, subgraphs, take_over
@@ -70,9 +71,10 @@ def _rewrite_once(model: ir.Model, keep: Operators) -> dict[ir.Node, str]:
         op = root if node.graph is model.graph else root.subgraph(node.graph)
         emitted_after = op.graph[-1]
         try:
-            refuse_what_is_left_out(node, rewriter)
-            with op, op.scope(node.name or node.outputs[0].name or node.op_type):
-                _replace(op, node, rewriter.function(op, node), emitted_after)
+            with blaming_node("rewriting", node, RefusedError):
+                refuse_what_is_left_out(node, rewriter)
+                with op, op.scope(node.name or node.outputs[0].name or node.op_type):
+                    _replace(op, node, rewriter.function(op, node), emitted_after)
         except (RefusedError, OnwardError) as error:
             _remove_after(op.graph, emitted_after)
             root.forget_unused()
