@@ -25,7 +25,9 @@ from tests.random_graphs.checking import (
     describe,
     write,
 )
+from tests.random_graphs.operators import STEPS
 from tests.random_graphs.program import Form, Program, RejectedError, Tensor, build, converted
+from tests.random_graphs.trained import TRAINED
 
 import onward
 from onward.errors import OpsetError
@@ -33,6 +35,7 @@ from onward.graph.finish import finish
 from onward.graph.prepare import prepare
 from onward.graph.upgrade import upgrade
 from onward.testing import run_on_runtime, temporary_rules
+from onward.testing.training import LAYOUTS, PATHS, assert_equal, by_gradient, subject_of
 
 OPSETS = (11, 12, 13, 15, 16, 17, 18, 20, 21, 22)
 WANTED = os.environ.get("ONWARD_RANDOM_GRAPHS")
@@ -93,6 +96,24 @@ def test_gradients_equal_differences_in_every_form(data) -> None:
     form = form_of(data, program, fed=data.draw(st.integers(0, 3)) == 0)
     hypothesis.note(repr(form))
     check_form(program, outputs, gradients, form)
+
+
+@examples(few=25, many=1000)
+def test_training_graphs_compute_the_same(data) -> None:
+    """With layers as forms and lowerings look for them, in any layout."""
+    program, outputs = written(data, steps=[*sorted(TRAINED) * 4, *sorted(STEPS)])
+    form = Form(opset=data.draw(st.sampled_from([17, 18, 20, 22])), dtype=np.float32)
+    hypothesis.note(describe(program, outputs, form))
+    model = build(program, outputs, form)
+    feeds = {leaf.name: converted(leaf.array, np.float32) for leaf in program.leaves}
+    layout = data.draw(st.sampled_from(LAYOUTS))
+    try:
+        subject = subject_of(model, feeds, list(feeds), None, (), layout)
+        wanted = by_gradient(subject)
+    except NO_KERNEL:
+        hypothesis.reject()
+    for path in PATHS:
+        assert_equal(path(subject), wanted, f"{path.__name__}, {layout}")
 
 
 @examples(few=15, many=300)

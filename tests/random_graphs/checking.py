@@ -16,6 +16,7 @@ from onward.testing import run_on_reference, run_on_runtime
 from tests.random_graphs import control_flow, layers, movement  # noqa: F401  they add steps
 from tests.random_graphs.operators import STEPS
 from tests.random_graphs.program import Draw, Form, Program, RejectedError, Tensor, build, converted
+from tests.random_graphs.trained import TRAINED
 
 Feeds = dict[str, np.ndarray]
 STEP = 1e-4  # of differences
@@ -35,7 +36,7 @@ def write(
     names = sorted(STEPS) if steps is None else list(steps)
     for _ in range(program.integer(1, longest)):
         try:
-            STEPS[program.choice(names)](program)
+            {**STEPS, **TRAINED}[program.choice(names)](program)
         except RejectedError:
             continue
     made = [value for value in program.values if value not in program.leaves]

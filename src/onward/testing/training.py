@@ -172,7 +172,7 @@ def assert_equal(got: Mapping[str, np.ndarray], wanted: Feeds, what: str, tolera
         bound = scale * (_TOLERANCES[expected.dtype.itemsize] if tolerance is None else tolerance)
         # Forms preserve what is finite.
         finite = np.isfinite(expected)
-        error = np.abs(array.astype(np.float64) - expected.astype(np.float64))[finite]
+        error = np.abs(array[finite].astype(np.float64) - expected[finite].astype(np.float64))
         assert (error <= bound).all(), (
             f"{what}: {name} is off by {error.max():.3g} where the largest is {scale:.3g}\ngot {array}\nnot {expected}"
         )
