@@ -12,6 +12,10 @@ TORCH := $(shell sed -n 's/.*"\(torch==[^"]*\)".*/\1/p' pyproject.toml)
 PEERS := .peers
 ORT_TRAINING := $(PEERS)/onnxruntime-training
 
+# The oldest onnxruntime that pyproject.toml allows, and one between it and the newest, which `make test` runs on.
+RUNTIMES := 1.20 1.24
+TRAINING_PROOFS := tests/training/test_paths.py tests/training/test_accuracy.py tests/conformance/test_training.py
+
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -29,6 +33,12 @@ test: lint ## lint, then run every test but the slow ones
 .PHONY: test-all
 test-all: lint ## lint, then run every test
 	$(PY) -m pytest
+
+.PHONY: test-runtimes
+test-runtimes: $(RUNTIMES:%=$(PEERS)/onnxruntime-%/created) ## prove training graphs on older onnxruntimes too; PROOFS="-m slow"
+	for version in $(RUNTIMES); do \
+	  PYTHONPATH=src $(PEERS)/onnxruntime-$$version/bin/python -m pytest $(TRAINING_PROOFS) -m "not slow" $(PROOFS) || exit 1; \
+	done
 
 .PHONY: lint
 lint: $(VENV)/test ## check style, formatting and types
@@ -86,4 +96,10 @@ $(ORT_TRAINING)/created:
 	$(PYTHON) -m venv $(ORT_TRAINING)
 	$(ORT_TRAINING)/bin/python -m pip install --quiet "$(TORCH)"
 	$(ORT_TRAINING)/bin/python -m pip install --quiet "onnxruntime-training-cpu==1.19.2" "numpy<2" "onnx<1.17"
+	@touch $@
+
+$(PEERS)/onnxruntime-%/created: pyproject.toml
+	@echo "setting up $(@D), once"
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet "onnxruntime==$*.*" "hypothesis>=6.100,<7" "pytest>=8,<10" "pytest-xdist>=3.6,<4" .
 	@touch $@

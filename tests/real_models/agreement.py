@@ -23,6 +23,7 @@ import onward
 from onward.graph.finish import to_input
 from onward.graph.parameters import parameters
 from onward.graph.prepare import prepare
+from onward.testing import check_training
 from tests.real_models.float64 import evaluator
 
 Array = np.ndarray[Any, Any]
@@ -53,6 +54,7 @@ class Report:
     gradient_differs: float = float("nan")
     moving: int = 0  # weight tensors whose gradient is not zero
     finite: bool = True
+    training: str = ""  # how training graphs differ from the gradient, if they do
 
 
 def check(path: Path, feeds: Arrays, *, differences: bool = True) -> Report:
@@ -87,12 +89,22 @@ def check(path: Path, feeds: Arrays, *, differences: bool = True) -> Report:
     report.finite = all(bool(np.isfinite(g).all()) for g in gradients.values())
     report.forward_seconds = _seconds(lambda: forward.run(None, feeds))
     report.gradient_seconds = _seconds(lambda: session.run(None, given))
+    report.training = _difference_of_training(model, feeds, outputs, list(weights))
     if differences and report.finite:
         loss = loss_of(cotangents)
         report.gradient_differs = max(
             _disagreement(loss, weights, gradients, np.random.default_rng(seed)) for seed in range(DIRECTIONS)
         )
     return report
+
+
+def _difference_of_training(model: onnx.ModelProto, feeds: Arrays, outputs: list[str], weights: list[str]) -> str:
+    stored = {tensor.name for tensor in model.graph.initializer}
+    try:
+        check_training(model, feeds, wrt=[name for name in weights if name in stored], of=outputs, layouts=["static"])
+    except (AssertionError, onward.OnwardError) as error:
+        return str(error).splitlines()[0]
+    return ""
 
 
 def explain(path: Path, feeds: Arrays, worst: int = 10) -> list[tuple[float, str]]:

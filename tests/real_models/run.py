@@ -44,6 +44,8 @@ class Result:
             return "other outputs"
         if not self.model.rounds and not self.report.gradient_differs <= TOLERANCE:
             return "wrong gradient"
+        if self.report.training:
+            return f"training differs: {self.report.training}"
         if self.model.trains and not (self.trained and self.trained[1] < self.trained[0]):
             return "loss does not fall"
         return "runs" if self.model.rounds else "agrees"

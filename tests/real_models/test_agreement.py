@@ -51,6 +51,7 @@ def test_a_right_gradient_agrees(network: Path):
     assert report.finite
     assert report.outputs_differ < 1e-6
     assert report.gradient_differs < 1e-4
+    assert not report.training
 
 
 def test_one_wrong_tensor_is_seen(network: Path, monkeypatch: pytest.MonkeyPatch):
