@@ -124,6 +124,42 @@ def test_gradients_of_resized_tensors(body: str) -> None:
     np.testing.assert_array_equal(results[1].reshape(-1), wanted)
 
 
+def _squared(sized: Sized, *, symbolic: bool) -> onnx.ModelProto:
+    """The node, followed by a product in which its result meets the cotangent."""
+    model = sized.model(symbolic=symbolic)
+    model.graph.node.append(onnx.helper.make_node("Mul", ["o0", "o0"], ["z"]))
+    model.graph.output[0].name = "z"
+    return model
+
+
+@pytest.mark.parametrize("symbolic", [False, True], ids=["static", "symbolic"])
+@pytest.mark.parametrize("name", ["Resize", "Resize-10", "Upsample", "ConvTranspose"])
+def test_gradients_of_random_nodes(name: str, symbolic: bool) -> None:
+    """Along a random direction: y is linear in x, so y * y has exact central differences.
+
+    onnxruntime copies a tensor that keeps its sizes, whatever scales, region and mode say.
+    """
+    rng, compared = np.random.default_rng(2), 0
+    for _ in range(12):
+        sized = DRAWS[name](rng)
+        model, feeds = _squared(sized, symbolic=symbolic), sized.feeds()
+        if _run(model, feeds) is None or min(sized.attributes.get("axes", (0,))) < 0:
+            continue
+        x, way = feeds["i0"], _data_like(rng, feeds["i0"])
+        (z,), (high,), (low,) = (_run(model, {"i0": place}) or [] for place in (x, x + way / 64, x - way / 64))
+        gradient = onward.gradient(model, wrt=["i0"])
+        seed = {"z_grad": np.ones_like(z)} if any(value.name == "z_grad" for value in gradient.graph.input) else {}
+        _, dx = _run(gradient, {**feeds, **seed}) or []
+        slope = 32 * (high.astype(np.float64) - low).sum()
+        np.testing.assert_allclose((dx.astype(np.float64) * way).sum(), slope, rtol=1e-3, atol=1e-3)
+        compared += 1
+    assert compared >= 4
+
+
+def _data_like(rng: np.random.Generator, x: np.ndarray) -> np.ndarray:
+    return rng.uniform(-1, 1, size=x.shape).astype(np.float32)
+
+
 def test_chains_of_sizes_end() -> None:
     """Each corrected size may make the next one wrong."""
     nodes = "\n".join(f'y{i + 1} = Resize<mode = "nearest">(y{i}, , scales)' for i in range(60))

@@ -95,6 +95,13 @@ def matrix(op: Ops, how: Interpolation, axis: Axis) -> Array:
     return op.Where(_column(op, outside), 0, weights)
 
 
+def identity(op: Ops, axis: Axis) -> Array:
+    """W[i, j] of an axis that stays as it is, float32."""
+    length, resized = _float(op, axis.length), _float(op, axis.resized)
+    rows, columns = _count(op, resized * 0, resized), _count(op, length * 0, length)
+    return _float(op, op.Equal(_column(op, rows), columns))
+
+
 def _original(op: Ops, how: Interpolation, axis: Axis) -> Array:
     """The coordinate in the input of each output."""
     length, resized, scale = _float(op, axis.length), _float(op, axis.resized), axis.scale

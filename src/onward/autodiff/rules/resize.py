@@ -7,15 +7,16 @@ the transposed matrices.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from onward.autodiff.registry import vjp
-from onward.autodiff.rules.interpolation import Axis, Eager, Interpolation, matrix
+from onward.autodiff.rules.interpolation import Axis, Eager, Interpolation, identity, matrix
+from onward.errors import OnwardError
 from onward.graph.builder import Builder
-from onward.graph.nodes import attribute, constant_of, input_at
+from onward.graph.nodes import attribute, constant_of, describe, input_at
 from onward.graph.shapes import Dim, dims, rank
 
 Row = Sequence[ir.Value | None]
@@ -58,20 +59,48 @@ def _resized_back(
         factors = _scales(op, node, scales, len(axes))
     elif attribute(node, "keep_aspect_ratio_policy", "stretch") == "stretch":
         factors = [_ratio(op, x, y, axis) for axis in axes]
+    elif min(attribute(node, "axes", (0,))) < 0:
+        raise OnwardError(
+            f"{describe(node)} keeps the aspect ratio of axes that are counted from the end, which onnxruntime does "
+            "not find: it resizes nothing. Count them from the start."
+        )
     else:
         factors = [_common_scale(op, node, sizes, axes)] * len(axes)
+    if _static_sizes(x, y, range(n)):
+        return dy
     regions = [_region(op, node, how, index, len(axes)) for index in range(len(axes))]
-    changed = [row for row in zip(axes, factors, regions, strict=True) if row[2] is not None or not _is_one(row[1])]
+    # onnxruntime leaves an axis with a scale of 1 as it is, also where it should be cropped.
+    changed = [row for row in zip(axes, factors, regions, strict=True) if not _is_one(row[1])]
     repeats = [_repeats(x, y, axis, factor, how) for axis, factor, _ in changed]
     if changed and None not in repeats and n in (3, 4, 5) and all(axis >= 2 for axis, *_ in changed):
         ratios = {axis: ratio for (axis, *_), ratio in zip(changed, repeats, strict=True)}
         # The sum over the copies of each element, as a mean: one fast pass, whatever the sizes.
         blocks = [ratios.get(axis) or 1 for axis in range(2, n)]
         return op.AveragePool(dy, kernel_shape=blocks, strides=blocks) * float(math.prod(blocks))
+    same = None if any(_is_resized(x, y, axis, factor) for axis, factor, _ in changed) else _same_sizes(op, x, y)
     for axis, factor, region in reversed(changed):
-        weights = _matrix(op, how, _size(op, x, axis), _size(op, y, axis), factor, region)
+        weights = _matrix(op, how, _size(op, x, axis), _size(op, y, axis), factor, region, same)
         dy = _contract(op, dy, weights, axis, x)
     return dy
+
+
+def _static_sizes(x: ir.Value, y: ir.Value, axes: Iterable[int]) -> bool:
+    """Whether sizes are known and stay the same: onnxruntime copies such a tensor, whatever the scales."""
+    return all(isinstance(_dim(x, axis), int) and _dim(x, axis) == _dim(y, axis) for axis in axes)
+
+
+def _is_resized(x: ir.Value, y: ir.Value, axis: int, factor: Vector) -> bool:
+    """Whether an axis certainly gets another size; a scale of 1.1 may leave it as it is."""
+    before, after = _dim(x, axis), _dim(y, axis)
+    if isinstance(before, int) and isinstance(after, int):
+        return before != after
+    return isinstance(factor, np.ndarray) and not 0.9 < factor[0] < 2
+
+
+def _same_sizes(op: Builder, x: ir.Value, y: ir.Value) -> ir.Value:
+    """Whether all sizes stay the same, boolean `[1]`."""
+    differences = op.Abs(op.Sub(op.shape(y), op.shape(x)))
+    return op.Equal(op.ReduceSum(differences, [0], keepdims=1), 0)
 
 
 def _scales(op: Builder, node: ir.Node, scales: ir.Value | None, count: int) -> list[Vector]:
@@ -162,15 +191,25 @@ def _size(op: Builder, x: ir.Value, axis: int) -> Vector:
 
 
 def _matrix(
-    op: Builder, how: Interpolation, length: Vector, resized: Vector, factor: Vector, region: tuple[Vector, ...] | None
+    op: Builder,
+    how: Interpolation,
+    length: Vector,
+    resized: Vector,
+    factor: Vector,
+    region: tuple[Vector, ...] | None,
+    same: ir.Value | None,
 ) -> Vector:
     """W[out, in] of one axis: an array where everything is known, else computed at run time."""
     parts = [length, resized, factor, *(region or ())]
-    if not any(isinstance(part, ir.Value) for part in parts):
+    if same is None and not any(isinstance(part, ir.Value) for part in parts):
         return matrix(Eager(), how, Axis(length, resized, factor, region))
     values = [part if isinstance(part, ir.Value) else op.constant(part) for part in parts]
-    length, resized, factor, *ends = values
-    return matrix(op, how, Axis(length, resized, factor, tuple(ends) or None))
+    length, resized, scale, *ends = values
+    axis = Axis(length, resized, scale, tuple(ends) or None)
+    if isinstance(factor, ir.Value) and region is not None:
+        same = op.Equal(scale, 1) if same is None else op.Or(same, op.Equal(scale, 1))
+    weights = matrix(op, how, axis)
+    return weights if same is None else op.Where(same, identity(op, axis), weights)
 
 
 def _contract(op: Builder, dy: ir.Value, weights: Vector, axis: int, x: ir.Value) -> ir.Value:
