@@ -113,7 +113,14 @@ def _apply_rule(
 ) -> list[tuple[ir.Value, ir.Value]]:
     rule = rule_for(node)
     assert rule is not None, f"{node.op_type} on the path without a rule"
-    pairs = _paired(node, preferred(rule)(op, node, *cotangents))
+    try:
+        pairs = _paired(node, preferred(rule)(op, node, *cotangents))
+    except (MemoryError, OverflowError) as error:
+        sizes = [list(dims(x) or ()) for x in node.inputs if x is not None]
+        raise OnwardError(
+            f"the gradient of {describe(node)} needs tables that do not fit into memory; its inputs have the shapes "
+            f"{', '.join(map(str, sizes))}. Leave the parameters before it out of `wrt`."
+        ) from error
     return [(x, _checked(node, x, dx)) for x, dx in pairs if dx is not None and x in carrying]
 
 

@@ -15,7 +15,7 @@ from onward.graph.ranks import assumed_ranks, implied_ranks
 from onward.graph.shapes import dims, is_placeholder
 from onward.graph.skeleton import skeleton
 from onward.graph.slices import Slices, has_negative_size
-from onward.graph.stand_ins import HIDDEN, bodies, put_stand_ins, squeeze_ranges
+from onward.graph.stand_ins import HIDDEN, bodies, hide_long_vectors, put_stand_ins, squeeze_ranges
 
 Annotations = dict[ir.Value, tuple[ir.TypeProtocol | None, ir.Shape | None]]
 
@@ -131,6 +131,7 @@ def _infer_once(model: ir.Model, hidden: Iterable[ir.Value]) -> Exception | None
         node.metadata_props.pop(HIDDEN, None)
     error = None
     try:
+        hide_long_vectors(proto)
         inferred_proto = _infer(proto)
     except Exception as raised:
         error = raised

@@ -14,6 +14,7 @@ from onnx_ir.passes import common as passes
 from onward.errors import InvalidModelError
 from onward.graph import contrib, ml  # noqa: F401  they register what is rewritten
 from onward.graph.blame import blaming_model
+from onward.graph.budget import check_budget
 from onward.graph.external import read_small_weights
 from onward.graph.folding import fold_shape_arithmetic
 from onward.graph.functions import expand, write_defaults
@@ -105,6 +106,7 @@ def _loses_rank(node: ir.Node) -> bool:
 def load(model: ModelLike) -> ir.Model:
     """An ir.Model that shares no mutable part with what the caller has; weights are shared, never written."""
     loaded = _read(model)
+    check_budget(loaded)
     with blaming_model("reading the model"):
         check_soundness(loaded)
     return loaded if isinstance(model, (str, os.PathLike)) else _with_own_names(loaded)
@@ -112,6 +114,7 @@ def load(model: ModelLike) -> ir.Model:
 
 def _read(model: ModelLike) -> ir.Model:
     if isinstance(model, ir.Model):
+        check_budget(model)
         with blaming_model("copying the model"):
             return model.clone()
     if isinstance(model, onnx.ModelProto):

@@ -41,6 +41,8 @@ _FIXED: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
 }
 _FIRST_STATE = 5  # initial_h of a recurrent operator; initial_c follows
 
+_HIGHEST = 1024  # the largest rank that onnx follows
+
 Ranks = dict[ir.Value, int]
 Settled = dict[int, Ranks]  # by the depth of the graph that a value is in
 Link = tuple[ir.Value, ir.Value, int]  # rank of the first = rank of the second + the number
@@ -128,7 +130,7 @@ def _fixed(node: ir.Node) -> Iterator[tuple[ir.Value, int]]:
         yield from _states(node)
     if node.op_type in ("Reshape", "ConstantOfShape"):
         shape = None if node.inputs[-1] is None else node.inputs[-1].shape
-        if shape is not None and len(shape) == 1 and isinstance(shape[0], int):
+        if shape is not None and len(shape) == 1 and isinstance(shape[0], int) and shape[0] <= _HIGHEST:
             yield node.outputs[0], shape[0]
 
 

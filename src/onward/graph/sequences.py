@@ -10,6 +10,8 @@ import onnx_ir as ir
 from onward.graph.nodes import all_values, attribute, constant_of, input_at
 from onward.graph.shapes import dims
 
+_MOST_PARTS = 4096  # that a sequence is written out into
+
 Contents = dict[ir.Value, list[ir.Value]]
 
 
@@ -137,6 +139,8 @@ def _parts(node: ir.Node, graph: ir.Graph, opset: int) -> list[ir.Value] | None:
         if not isinstance(size, int):
             return None
         step = 1 if sizes is None else int(sizes)
+        if step < 1 or size > _MOST_PARTS * step:
+            return None
         sizes = np.array([min(step, size - start) for start in range(0, size, step)], np.int64)
     if sizes is None:
         return None

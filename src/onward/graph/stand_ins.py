@@ -30,6 +30,45 @@ def put_stand_ins(proto: onnx.ModelProto) -> onnx.ModelProto:
     return proto
 
 
+# Operators through which onnx follows the values of vectors; it makes an object for each element.
+_FOLLOWED = frozenset("Add Cast Concat Gather Mod Mul Slice Squeeze Sub Unsqueeze".split())
+_LONGEST = 4096  # vectors that hold shapes are far shorter
+_ELSEWHERE = "onward.hidden"  # a domain of which onnx knows nothing
+
+
+def hide_long_vectors(proto: onnx.ModelProto) -> None:
+    """Let inference not follow the values of long vectors, in place: it never comes to the end of a Range to 2**40."""
+    measured = onnx.shape_inference.infer_shapes(proto)  # without values
+    hidden = _hide_long(proto.graph, measured.graph, {})
+    if hidden:
+        proto.opset_import.append(helper.make_opsetid(_ELSEWHERE, 1))
+
+
+def _hide_long(graph: onnx.GraphProto, measured: onnx.GraphProto, outer: dict[str, onnx.TypeProto]) -> bool:
+    known = (*measured.value_info, *measured.input, *measured.output)
+    types = {**outer, **{value.name: value.type for value in known}}
+    described = {value.name for value in (*graph.value_info, *graph.output)}
+    hidden = False
+    for node, same in zip(graph.node, measured.node, strict=True):
+        if node.op_type in _FOLLOWED and node.domain == "" and any(map(_is_long, _types(node, types))):
+            node.domain, hidden = _ELSEWHERE, True
+            missing = [name for name in node.output if name in types and name not in described]
+            graph.value_info.extend(onnx.ValueInfoProto(name=name, type=types[name]) for name in missing)
+        for attribute, measured_attribute in zip(node.attribute, same.attribute, strict=True):
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                hidden = _hide_long(attribute.g, measured_attribute.g, types) or hidden
+    return hidden
+
+
+def _types(node: onnx.NodeProto, types: dict[str, onnx.TypeProto]) -> list[onnx.TypeProto]:
+    return [types[name] for name in (*node.input, *node.output) if name in types]
+
+
+def _is_long(kind: onnx.TypeProto) -> bool:
+    sizes = kind.tensor_type.shape.dim
+    return len(sizes) == 1 and sizes[0].dim_value > _LONGEST
+
+
 def squeeze_ranges(proto: onnx.ModelProto) -> None:
     """Range wants scalars; onnxruntime also takes vectors of one element, and the body of AffineGrid has them."""
     for graph in _graphs(proto):
