@@ -132,6 +132,9 @@ def _infer_once(model: ir.Model, hidden: Iterable[ir.Value]) -> Exception | None
     error = None
     try:
         hide_long_vectors(proto)
+    except Exception as raised:
+        return raised
+    try:
         inferred_proto = _infer(proto)
     except Exception as raised:
         error = raised

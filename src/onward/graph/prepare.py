@@ -196,11 +196,13 @@ def import_default_domain(model: ir.Model) -> None:
 
 
 def check(model: ir.Model) -> None:
-    """Run onnx's own checker, without the weights."""
+    """Run onnx's own checker, without the weights and without what it insists on and onnxruntime does not."""
     with blaming_model("writing the model again"):
         proto = skeleton(model)
+    proto.graph.name = proto.graph.name or "graph"
+    # Files of older versions list every initializer as an input, and have no opset; real ones do as they like.
+    proto.ir_version = max(proto.ir_version, 4)
     for value in (*proto.graph.input, *proto.graph.output):
-        # The checker insists on a type and a shape here; onnxruntime does not, and real files leave them out.
         if value.type.WhichOneof("value") is None:
             value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
         if value.type.HasField("tensor_type"):

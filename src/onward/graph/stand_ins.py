@@ -30,43 +30,50 @@ def put_stand_ins(proto: onnx.ModelProto) -> onnx.ModelProto:
     return proto
 
 
-# Operators through which onnx follows the values of vectors; it makes an object for each element.
+# Operators through which onnx follows the values of vectors, of any type; it makes an object for each element.
 _FOLLOWED = frozenset("Add Cast Concat Gather Mod Mul Slice Squeeze Sub Unsqueeze".split())
-_LONGEST = 4096  # vectors that hold shapes are far shorter
+_LONG = 1024  # vectors that hold shapes are shorter; biases may be longer
+_MOST_ELEMENTS = 2**22  # of all long ones together
 _ELSEWHERE = "onward.hidden"  # a domain of which onnx knows nothing
 
 
 def hide_long_vectors(proto: onnx.ModelProto) -> None:
     """Let inference not follow the values of long vectors, in place: it never comes to the end of a Range to 2**40."""
     measured = onnx.shape_inference.infer_shapes(proto)  # without values
-    hidden = _hide_long(proto.graph, measured.graph, {})
+    followed = list(_long_vectors(proto.graph, measured.graph, {}))
+    budget, hidden = _MOST_ELEMENTS, False
+    for length, node, graph, types in sorted(followed, key=lambda row: row[0]):
+        budget -= length
+        if budget < 0:
+            node.domain, hidden = _ELSEWHERE, True
+            described = {value.name for value in (*graph.value_info, *graph.output)}
+            missing = [name for name in node.output if name in types and name not in described]
+            graph.value_info.extend(onnx.ValueInfoProto(name=name, type=types[name]) for name in missing)
     if hidden:
         proto.opset_import.append(helper.make_opsetid(_ELSEWHERE, 1))
 
 
-def _hide_long(graph: onnx.GraphProto, measured: onnx.GraphProto, outer: dict[str, onnx.TypeProto]) -> bool:
+Types = dict[str, onnx.TypeProto]
+
+
+def _long_vectors(
+    graph: onnx.GraphProto, measured: onnx.GraphProto, outer: Types
+) -> Iterator[tuple[int, onnx.NodeProto, onnx.GraphProto, Types]]:
+    """Nodes whose long vectors onnx would follow, with the length of those, the graph and the types that are known."""
     known = (*measured.value_info, *measured.input, *measured.output)
     types = {**outer, **{value.name: value.type for value in known}}
-    described = {value.name for value in (*graph.value_info, *graph.output)}
-    hidden = False
-    for node, same in zip(graph.node, measured.node, strict=True):
-        if node.op_type in _FOLLOWED and node.domain == "" and any(map(_is_long, _types(node, types))):
-            node.domain, hidden = _ELSEWHERE, True
-            missing = [name for name in node.output if name in types and name not in described]
-            graph.value_info.extend(onnx.ValueInfoProto(name=name, type=types[name]) for name in missing)
-        for attribute, measured_attribute in zip(node.attribute, same.attribute, strict=True):
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                hidden = _hide_long(attribute.g, measured_attribute.g, types) or hidden
-    return hidden
+    for node in graph.node:
+        if node.op_type in _FOLLOWED and node.domain == "":
+            length = sum(_length(types[name]) for name in (*node.input, *node.output) if name in types)
+            if length > _LONG:
+                yield length, node, graph, types
+    for body, measured_body in zip(bodies(graph), bodies(measured), strict=True):
+        yield from _long_vectors(body, measured_body, types)
 
 
-def _types(node: onnx.NodeProto, types: dict[str, onnx.TypeProto]) -> list[onnx.TypeProto]:
-    return [types[name] for name in (*node.input, *node.output) if name in types]
-
-
-def _is_long(kind: onnx.TypeProto) -> bool:
+def _length(kind: onnx.TypeProto) -> int:
     sizes = kind.tensor_type.shape.dim
-    return len(sizes) == 1 and sizes[0].dim_value > _LONGEST
+    return sizes[0].dim_value if len(sizes) == 1 else 0
 
 
 def squeeze_ranges(proto: onnx.ModelProto) -> None:
