@@ -6,6 +6,9 @@ All of them are RuntimeErrors, because that is what users of ``onnxruntime.train
 
 from __future__ import annotations
 
+import sys
+import warnings
+
 
 class OnwardError(RuntimeError):
     """Base of all errors raised on purpose by onward."""
@@ -49,3 +52,15 @@ class ExporterWarning(OnwardWarning):
 
 class LossWarning(OnwardWarning):
     """A loss is given what it is not made for, such as probabilities in place of logits."""
+
+
+class NonFiniteWarning(OnwardWarning):
+    """A loss or a gradient is NaN or infinite."""
+
+
+def warn(message: str, category: type[OnwardWarning] = OnwardWarning) -> None:
+    """Warn at the line outside of onward that led here."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "onward":
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)

@@ -8,6 +8,7 @@ import pytest
 from onward import optim
 from onward.errors import OnwardError
 from onward.graph.builder import Builder
+from onward.graph.nodes import used_values
 from onward.testing.optimizers import optimizer_model, run_optimizer
 
 SIZE = 7
@@ -85,7 +86,7 @@ def test_state_may_be_updated_in_place(optimizer):
     for state in states:
         writer = outputs[f"{state.name}_new"].producer()
         before = ancestors(writer)
-        readers = {node for node, _ in state.uses()}
+        readers = {node for node in graph if state in used_values(node)}
         assert readers <= before | {writer}, f"{state.name} is read by {readers - before} after it was written"
 
 

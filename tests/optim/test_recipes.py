@@ -201,7 +201,7 @@ def test_get_by_name():
     ("make", "message"),
     [
         (lambda: optim.adam(betas=(0.9, 1.0)), r"b2 must be in \[0, 1\), not 1.0"),
-        (lambda: optim.sgd(learning_rate=-1.0), "learning_rate must be at least 0, not -1.0"),
+        (lambda: optim.sgd(learning_rate=-1.0), "learning_rate must be a finite number that is not negative, not -1.0"),
         (lambda: optim.sgd(weight_decay=-1.0), "weight_decay must be at least 0, not -1.0"),
         (lambda: optim.sgd(nesterov=True), "Nesterov momentum needs a momentum and no dampening"),
         (lambda: optim.lamb(ratio_min=2.0, ratio_max=1.0), "ratio_max must be at least ratio_min, 2.0, not 1.0"),

@@ -12,7 +12,9 @@ from dataclasses import asdict, is_dataclass
 from typing import Any, Literal
 
 from onward.api.optimizer import Optimizer
+from onward.errors import OnwardError
 from onward.optim import schedules
+from onward.rate import checked_rate
 
 
 class LRScheduler:
@@ -29,7 +31,7 @@ class LRScheduler:
         self._identity = {"schedule": type(schedule).__name__, "arguments": _arguments(schedule)}
         state = optimizer._optimizer.state
         if initial_lr is not None:
-            state.initial_learning_rate = float(initial_lr)
+            state.initial_learning_rate = checked_rate(initial_lr, "initial_lr")
         saved = state.schedule or {}
         if saved.get("state") and {key: saved.get(key) for key in self._identity} == self._identity:
             schedule.load_state_dict(saved["state"])
@@ -39,8 +41,14 @@ class LRScheduler:
         """Set the learning rate of the optimizer's next step."""
         steps = self._optimizer._optimizer
         with steps.access.exclusive():
-            self._optimizer.set_learning_rate(self._scheduler(steps.state.step))
+            self._optimizer.set_learning_rate(self._rate(steps.state.step))
             steps.state.schedule = {**self._identity, "state": self._scheduler.state_dict()}
+
+    def _rate(self, step: int) -> float:
+        try:
+            return self._scheduler(step)
+        except ArithmeticError as error:
+            raise OnwardError(f"{self._scheduler!r} has no learning rate after {step} updates: {error}") from error
 
     def state_dict(self) -> dict[str, float]:
         """What has to be saved besides the step of the optimizer."""

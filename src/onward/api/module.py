@@ -7,10 +7,9 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from onward.api.checkpoint_state import CheckpointState
 from onward.runtime.module import TrainingModule, is_value
+from onward.runtime.tensors import array_of
 
 
 class Module:
@@ -66,7 +65,7 @@ class Module:
         step = self._model.train_step if self.training else self._model.eval_step
         outputs = step(user_inputs)
         if not user_inputs or not all(map(is_value, user_inputs)):
-            outputs = [output if isinstance(output, np.ndarray) else output.numpy() for output in outputs]
+            outputs = [array_of(output) for output in outputs]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     @property

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import os
 
 from onward.api.module import Module
-from onward.errors import OnwardError
+from onward.rate import checked_rate
 from onward.runtime.sequence_optimizer import open_optimizer
 
 
@@ -35,10 +34,7 @@ class Optimizer:
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """Set the learning rate of the next step. A scheduler overwrites it when it steps."""
-        rate = float(learning_rate)
-        if not math.isfinite(rate):
-            raise OnwardError(f"the learning rate must be a finite number, not {learning_rate}")
-        self._optimizer.state.learning_rate = rate
+        self._optimizer.state.learning_rate = checked_rate(learning_rate)
 
     def get_learning_rate(self) -> float:
         """The learning rate of the next step."""

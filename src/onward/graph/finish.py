@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from onward.graph.builder import Builder
 from onward.graph.cleanup import remove_unused
+from onward.graph.guard import keep_guards
 from onward.graph.inference import infer_shapes
 from onward.graph.nodes import all_values
 from onward.graph.opsets import accepted_by_runtime
@@ -28,6 +29,7 @@ def finish(model: ir.Model) -> onnx.ModelProto:
     check_promises(model.graph)
     name_sizes(model.graph)
     forget_constant_nodes(model)
+    keep_guards(model.graph)
     opset = model.opset_imports.get("", 1)
     lowest = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)], ignore_unknown=True)
     # 4 is the first IR version whose initializers need not be inputs too.

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from onward.graph.builder import Builder
 
 _IMPOSSIBLE = -2
+_RESHAPES = ("Reshape", "Squeeze", "Unsqueeze")  # what onnxruntime makes one Reshape of
 
 
 def guarded(op: Builder, x: ir.Value, sizes: ir.Value, rule: str, *, exact: bool = True) -> ir.Value:
@@ -27,11 +28,27 @@ def guarded(op: Builder, x: ir.Value, sizes: ir.Value, rule: str, *, exact: bool
     if exact:
         own = op.Shape(x)
         sizes = op.Where(op.Equal(own, sizes), own, _IMPOSSIBLE)
-    result = op.reshape(x, sizes, exact=not exact)
+    result = _named(op, op.reshape(x, sizes, exact=not exact), rule)
+    result.shape = None if x.shape is None else x.shape.copy()
+    return result
+
+
+def guarded_number(op: Builder, x: ir.Value, fits: ir.Value, rule: str) -> ir.Value:
+    """A value of one element, or an error that contains `rule` unless `fits`, a boolean of its shape, is true.
+
+    By Gather, because a Reshape may follow; see `keep_guards`.
+    """
+    index = op.Where(fits, *(op.constant(place, ir.DataType.INT64) for place in (0, 1)))
+    row = op.Unsqueeze(x, [0]) if x.shape is not None and len(x.shape) == 0 else x
+    result = _named(op, op.Gather(row, index, axis=0), rule)
+    result.shape = None if x.shape is None else x.shape.copy()
+    return result
+
+
+def _named(op: Builder, result: ir.Value, rule: str) -> ir.Value:
     node = result.producer()
     assert node is not None
     node.name = op.unique_name(f"{CHECK}{rule}")
-    result.shape = None if x.shape is None else x.shape.copy()
     return result
 
 
@@ -45,6 +62,27 @@ def positive(op: Builder, sizes: ir.Value) -> ir.Value:
 def is_guard(node: ir.Node | None) -> bool:
     """Whether a node gives its input back, or fails."""
     return node is not None and node.op_type == "Reshape" and (node.name or "").startswith(CHECK)
+
+
+def keep_guards(graph: ir.Graph) -> None:
+    """Part guards from the reshapes around them, in place, in a graph that is complete.
+
+    onnxruntime makes one Reshape of several that follow each other, where it knows the sizes behind the last, and the
+    guard would be gone. So the sizes behind a guard are left to inference; and a Concat of one tensor is a copy that
+    onnxruntime leaves alone.
+    """
+    for node in list(graph):
+        checked = node.outputs[0] if is_guard(node) else None
+        if checked is None or checked.is_graph_output():
+            continue
+        users = list(checked.uses())
+        if len(users) == 1 and users[0].node.op_type in _RESHAPES and not users[0].node.domain:
+            copy = ir.node("Concat", [checked], {"axis": 0}, name=f"{node.name}/Concat")
+            copied = copy.outputs[0]
+            copied.name, copied.type, copied.shape = f"{checked.name}/copy", checked.type, checked.shape
+            users[0].node.replace_input_with(users[0].idx, copied)
+            graph.insert_after(node, copy)
+        checked.shape = None
 
 
 def show_guards(graph: onnx.GraphProto) -> None:

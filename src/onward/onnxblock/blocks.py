@@ -288,7 +288,9 @@ class ReduceAllL2(Block):
 
         def norm(op: Builder, tensors: list[ir.Value]) -> ir.Value:
             with op.scope("ReduceAllL2"):
-                return op.reshape(op.Sqrt(optim.sum_of_squares(op, tensors)), [1])
+                total = op.Sqrt(optim.sum_of_squares(op, tensors))
+                precise = all(x.dtype == ir.DataType.DOUBLE for x in tensors)
+                return op.reshape(total if precise else op.cast(total, ir.DataType.FLOAT), [1])
 
         return trace(accessor, norm, [accessor.value(name) for name in reduce_input_names], "reducealll2_output")
 

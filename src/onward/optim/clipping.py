@@ -46,6 +46,9 @@ class GlobalNorm:
     The formula of torch.nn.utils.clip_grad_norm_ and of onnxruntime-training's ClipGradNorm. It needs all gradients
     together, so it is no transformation: whoever has them emits the coefficient once and gives it to
     `Optimizer.apply` as `grad_scale`.
+
+    Finite gradients of any size are clipped. Those that are NaN or infinite have no norm: as with torch, whose
+    `error_if_nonfinite` is off by default, what is updated becomes NaN; `onward.api.Optimizer` warns of it.
     """
 
     max_norm: float

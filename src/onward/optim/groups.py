@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from onward.errors import OnwardError, UnknownNameError
+from onward.errors import OnwardError, UnknownNameError, warn
 
 # The last part of the name is a bias (bias, bias_ih_l0, q_bias, beta, gamma), or some part names a normalisation
 # (norm1, LayerNorm, batch_norm, bn2, ln_f).
@@ -39,10 +40,10 @@ class Group:
                 raise OnwardError(f"{self.parameters!r} is not a regular expression: {error}") from error
         else:
             object.__setattr__(self, "parameters", tuple(self.parameters))
-        if self.weight_decay is not None and not self.weight_decay >= 0:
-            raise OnwardError(f"weight_decay of a group must be at least 0, not {self.weight_decay}")
-        if not self.lr_scale >= 0:
-            raise OnwardError(f"lr_scale of a group must be at least 0, not {self.lr_scale}")
+        if self.weight_decay is not None and not 0 <= self.weight_decay < math.inf:
+            raise OnwardError(f"weight_decay of a group must be at least 0 and finite, not {self.weight_decay}")
+        if not 0 <= self.lr_scale < math.inf:
+            raise OnwardError(f"lr_scale of a group must be at least 0 and finite, not {self.lr_scale}")
 
     def has(self, name: str) -> bool:
         """Whether the parameter called `name` belongs to this group."""
@@ -72,7 +73,7 @@ def partition(names: Iterable[str], groups: Sequence[Group]) -> dict[Group, list
     """The parameters of each group, in the order of `names`; groups without any are left out.
 
     A runtime with flat buffers gives each of them a buffer. A name that is listed in a group and does not exist is an
-    error; a pattern may match nothing.
+    error; for patterns see `warn_of_idle`.
     """
     names = list(names)
     listed = [name for group in groups if not isinstance(group.parameters, str) for name in group.parameters]
@@ -86,3 +87,19 @@ def partition(names: Iterable[str], groups: Sequence[Group]) -> dict[Group, list
     for name in names:
         found.setdefault(group_of(name, groups), []).append(name)
     return found
+
+
+def warn_of_idle(names: Iterable[str], groups: Sequence[Group]) -> None:
+    """Warn of groups without parameters: a pattern has a slip, or the names are not what it expects."""
+    names = list(names)
+    used = partition(names, groups)
+    for group in groups:
+        if group in used:
+            continue
+        taken = [name for name in names if group.has(name)]
+        why = (
+            f"groups before it have all that match, {', '.join(map(repr, taken))}"
+            if taken
+            else f"nothing matches among {', '.join(map(repr, names))}"
+        )
+        warn(f"the parameter group {group.parameters!r} changes nothing: {why}")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from onward.errors import OnwardError
+from onward.graph.branching import branch
 from onward.graph.builder import Builder
 from onward.graph.shapes import dims, static_size
 
@@ -19,11 +20,30 @@ _LONGEST_SUM = 2**16
 
 
 def sum_of_squares(op: Builder, tensors: Sequence[ir.Value]) -> ir.Value:
-    """The sum of the squares of all elements as a scalar, in float32 where the tensors are in half precision."""
+    """The sum of the squares of all elements as a scalar in double, which holds that of all float32 there are.
+
+    It is added up in float32, where that is what the tensors have, and once more in double should it overflow: then,
+    a norm would be infinite, and clipping by it would leave nothing of the gradients.
+    """
     if not tensors:
         raise OnwardError("the norm of no gradients at all was asked for; give at least one gradient")
-    wide = [op.cast(x, ir.DataType.FLOAT) if x.dtype in _HALF else x for x in tensors]
-    sums = [part for x in wide for part in _partial_sums(op, x)]
+    double = ir.DataType.DOUBLE
+    total = _sum(op, [op.cast(x, ir.DataType.FLOAT) if x.dtype in _HALF else x for x in tensors])
+    if total.dtype == double:
+        return total
+    return branch(
+        op,
+        op.Less(total, math.inf),
+        lambda inner: inner.cast(total, double),
+        lambda inner: _sum(inner, [inner.cast(x, double) for x in tensors]),
+    )
+
+
+def _sum(op: Builder, tensors: Sequence[ir.Value]) -> ir.Value:
+    """The same in the precision of the tensors, or double if they have several."""
+    sums = [part for x in tensors for part in _partial_sums(op, x)]
+    if len({part.dtype for part in sums}) > 1:
+        sums = [op.cast(part, ir.DataType.DOUBLE) for part in sums]
     return sums[0] if len(sums) == 1 else op.Sum(*sums)
 
 

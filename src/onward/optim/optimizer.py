@@ -11,8 +11,9 @@ from onward.errors import OnwardError
 from onward.graph.builder import Builder
 from onward.optim.base import Context, Slot, Transformation, Update
 from onward.optim.clipping import GlobalNorm
-from onward.optim.groups import Group, group_of, partition
+from onward.optim.groups import Group, group_of, partition, warn_of_idle
 from onward.optim.scalar import number
+from onward.rate import checked_rate
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Optimizer:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "groups", tuple(self.groups))
+        object.__setattr__(self, "learning_rate", checked_rate(self.learning_rate, "learning_rate"))
         for group in self.groups:
             self._require_decay(group.weight_decay)
 
@@ -55,6 +57,10 @@ class Optimizer:
     def partition(self, names: Iterable[str]) -> dict[Group, list[str]]:
         """The parameters of each group; UnknownNameError where a group lists a name that is not among `names`."""
         return partition(names, self.groups)
+
+    def check_groups(self, names: Iterable[str]) -> None:
+        """The same error, and a warning of groups without parameters."""
+        warn_of_idle(names, self.groups)
 
     def apply(
         self,

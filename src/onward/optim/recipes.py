@@ -248,7 +248,6 @@ def lion(
 def _optimizer(
     name: str, learning_rate: float, steps: list[Transformation], clip: Clip, groups: Sequence[Group]
 ) -> Optimizer:
-    require("learning_rate", learning_rate, learning_rate >= 0, "at least 0")
     first = [clip] if isinstance(clip, Transformation) else []
     global_norm = None if clip is None or isinstance(clip, Transformation) else clip
     if global_norm is not None and not isinstance(global_norm, GlobalNorm):

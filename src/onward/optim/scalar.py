@@ -7,12 +7,14 @@ so that a hundred parameters share one set of coefficients.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import onnx_ir as ir
 
 from onward.graph.builder import Builder
+from onward.graph.guard import guarded_number
 
 _emitted: WeakKeyDictionary[Builder, dict[tuple[Any, ...], ir.Value]] = WeakKeyDictionary()
 
@@ -75,6 +77,17 @@ def number(op: Builder, x: ir.Value | float) -> Number:
     # Rank 0 and not [1], so that a parameter of rank 0 keeps its rank.
     flat = x if x.shape is not None and x.shape.rank() == 0 else _shared(op, "Reshape", x, ())
     return Scalar(op, flat if x.dtype == ir.DataType.DOUBLE else _shared(op, "Cast", flat, to=int(ir.DataType.DOUBLE)))
+
+
+def checked_rate(op: Builder, rate: ir.Value) -> ir.Value:
+    """A learning rate of one element, or an error at run time if it is negative, infinite or no number."""
+    fits = op.And(op.Not(op.Less(rate, 0)), op.Less(rate, math.inf))
+    return guarded_number(op, rate, fits, f"{rate.name} must be a finite number that is not negative")
+
+
+def checked_step(op: Builder, step: ir.Value) -> ir.Value:
+    """The number of an update, or an error at run time if it is below 1: corrections of a bias would divide by 0."""
+    return guarded_number(op, step, op.Greater(step, 0), f"{step.name} must be at least 1, at the first update")
 
 
 def sqrt(x: Number) -> Number:

@@ -16,10 +16,25 @@ from dataclasses import dataclass
 from typing import Literal
 
 from onward.errors import OnwardError
+from onward.rate import checked_rate
+
+_RATES = ("learning_rate", "minimum", "min_lr")
+_FACTORS = ("gamma", "start_factor", "end_factor", "factor", "power", "cycles")
+_DIVISORS = ("div_factor", "final_div_factor")
 
 
 class Schedule:
     """Base of all schedules."""
+
+    def __post_init__(self) -> None:
+        """Refuse options that could only give learning rates that are none."""
+        for name, value in vars(self).items():
+            if name in _RATES:
+                checked_rate(value, name)
+            elif name in _FACTORS and not 0 <= value < math.inf:
+                raise OnwardError(f"{name} must be a finite number that is not negative, not {value}")
+            elif name in _DIVISORS and not 0 < value < math.inf:
+                raise OnwardError(f"{name} must be a finite number above 0, not {value}")
 
     def __call__(self, step: int) -> float:
         """The learning rate after `step` updates."""
@@ -74,6 +89,7 @@ class LinearFactor(Schedule):
     end_factor: float = 1.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _require_counts(total_step_count=self.total_step_count)
 
     def __call__(self, step: int) -> float:
@@ -117,6 +133,7 @@ class CosineRestarts(Schedule):
     warmup_step_count: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _require_counts(first_cycle=self.first_cycle, growth=self.growth)
 
     def __call__(self, step: int) -> float:
@@ -157,6 +174,7 @@ class Step(Schedule):
     gamma: float = 0.1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _require_counts(step_size=self.step_size)
 
     def __call__(self, step: int) -> float:
@@ -172,6 +190,7 @@ class MultiStep(Schedule):
     gamma: float = 0.1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "milestones", tuple(sorted(self.milestones)))
 
     def __call__(self, step: int) -> float:
@@ -206,6 +225,7 @@ class OneCycle(Schedule):
     three_phase: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _require_counts(total_step_count=self.total_step_count)
         if not 0 <= self.pct_start <= 1:
             raise OnwardError(f"pct_start must be in [0, 1], not {self.pct_start}")
@@ -278,7 +298,8 @@ class ReduceOnPlateau(Schedule):
         self.cooldown = cooldown
         self.min_lr = min_lr
         self.eps = eps
-        self._lr = float(learning_rate)
+        self._lr = checked_rate(learning_rate, "learning_rate")
+        self.__post_init__()
         self._best: float | None = None
         self._bad = 0
         self._cooling = 0
@@ -310,7 +331,7 @@ class ReduceOnPlateau(Schedule):
         missing = {"learning_rate", "bad_count", "cooldown_left"} - state.keys()
         if missing:
             raise OnwardError(f"the saved state of ReduceOnPlateau lacks {', '.join(sorted(missing))}")
-        self._lr = float(state["learning_rate"])
+        self._lr = checked_rate(state["learning_rate"], "the learning rate in the saved state of ReduceOnPlateau")
         self._bad = int(state["bad_count"])
         self._cooling = int(state["cooldown_left"])
         self._best = float(state["best"]) if "best" in state else None

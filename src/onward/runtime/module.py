@@ -14,6 +14,7 @@ from onward.errors import OnwardError
 from onward.runtime.bound import Output, UserInput
 from onward.runtime.device import choose
 from onward.runtime.export import export_for_inference
+from onward.runtime.finite import check_loss
 from onward.runtime.graph import Graph, as_value, gradient_name, is_value
 from onward.runtime.state import RandomState, State
 from onward.runtime.tensors import FlatTensors, value_of
@@ -113,6 +114,7 @@ class TrainingModule:
             self.state.gradients = gradients
             if random:
                 self.state.random.passes += 1
+            self._check_loss(self.training, outputs, inputs)
             return outputs
 
     def seed(self, seed: int) -> None:
@@ -158,7 +160,15 @@ class TrainingModule:
             raise OnwardError("Evaluation session not initialized. Give the module an evaluation model.")
         with self.state.access.shared():
             self._require_state()
-            return self.evaluation.run(inputs)
+            outputs = self.evaluation.run(inputs)
+            self._check_loss(self.evaluation, outputs, inputs)
+            return outputs
+
+    def _check_loss(self, graph: Graph, outputs: Sequence[Output], inputs: Sequence[UserInput]) -> None:
+        """Warn of a loss that is not finite, which costs nothing as long as it is."""
+        if graph.signature.outputs[graph.user_outputs[0]] is Role.LOSS:
+            values = (np.asarray(value) if not is_value(value) else as_value(value) for value in inputs)
+            check_loss(outputs[0], zip(graph.user_inputs, values, strict=True), self.state)
 
     def reset(self) -> None:
         """Let the next training step replace the gradients."""

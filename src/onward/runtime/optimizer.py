@@ -13,6 +13,7 @@ import onnxruntime
 from onward.errors import OnwardError
 from onward.plan import GRAD_SCALE, GRADIENT, LEARNING_RATE, PARAMETER, SLOT, STEP, UpdatePlan
 from onward.runtime.access import Access
+from onward.runtime.finite import check_clipping
 from onward.runtime.kernels import Binder, Run
 from onward.runtime.state import OptimizerState, State
 from onward.runtime.tensors import FlatTensors
@@ -112,6 +113,8 @@ class TrainingOptimizer(Steps):
                 f"onnxruntime could not run optimizer {self.plan.optimizer!r}: its model is damaged, or made for other "
                 f"parameters. They may be half updated; load the checkpoint again. ({str(error).strip()})"
             ) from error
+        if self.plan.norm is not None:
+            check_clipping(self._scale, gradients)
 
     def _bind(self, gradients: FlatTensors) -> None:
         self._prepare_slots()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from onward.errors import OnwardError
+from onward.rate import checked_rate
 from onward.runtime.access import Access
 from onward.runtime.device import HOST, Device
 from onward.runtime.tensors import FlatTensors
@@ -48,6 +49,14 @@ class OptimizerState:
     scales: dict[str, float] = field(default_factory=dict)
     schedule: dict[str, Any] | None = None
     unnamed: bool = False
+
+    def __post_init__(self) -> None:
+        self.learning_rate = checked_rate(self.learning_rate, "the learning rate of the checkpoint")
+        self.initial_learning_rate = checked_rate(
+            self.initial_learning_rate, "the initial learning rate of the checkpoint"
+        )
+        if self.step < 0:
+            raise OnwardError(f"the number of updates in the checkpoint must not be negative, but it is {self.step}")
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Collection, Iterator, Mapping
 
@@ -10,6 +11,7 @@ import onnxruntime
 
 from onward.runtime import dlpack
 from onward.runtime.device import HOST, Device
+from onward.runtime.tensorfile import numpy_dtype
 
 ROW = 1024  # a buffer is a whole number of such rows, so that it can be seen as a matrix
 _ALIGNMENT = 64  # bytes: a cache line, and as wide as the widest vector instructions
@@ -159,6 +161,18 @@ class _DeviceBuffer:
 
     def value(self, offset: int, shape: tuple[int, ...]) -> onnxruntime.OrtValue:
         return dlpack.view(self._value, offset, shape, self._dtype, self._device)
+
+
+def array_of(value: onnxruntime.OrtValue | np.ndarray) -> np.ndarray:
+    """What a tensor of onnxruntime holds; an array is returned as it is."""
+    if isinstance(value, np.ndarray):
+        return value
+    if value.data_type() != "tensor(bfloat16)":
+        return value.numpy()
+    # numpy lacks the type, and onnxruntime does not know that of ml_dtypes.
+    shape = value.shape()
+    content = ctypes.string_at(value.data_ptr(), 2 * math.prod(shape))
+    return np.frombuffer(bytearray(content), numpy_dtype("bfloat16")).reshape(shape)
 
 
 def value_of(array: np.ndarray) -> onnxruntime.OrtValue:

@@ -21,6 +21,7 @@ from onward.graph.upgrade import in_lowest_opset
 from onward.losses import Loss
 from onward.optim import Optimizer
 from onward.optim import get as get_optimizer
+from onward.optim.scalar import checked_rate, checked_step
 from onward.signature import METADATA_KEY, Role, Signature
 from onward.training.forms import choose_forms
 from onward.training.labels import check_labels
@@ -88,8 +89,9 @@ def _step(
     with faster_rules():
         gradients = gradients_of(op, {loss_output: one}, names)
     scale = None
-    if optimizer.global_norm is not None:
-        with op:
+    with op:
+        t, lr = checked_step(op, number), checked_rate(op, rate)
+        if optimizer.global_norm is not None:
             scale = optimizer.global_norm.coefficient(op, list(gradients.values()))
     inputs, links, initial = {}, {}, {}
     for parameter, gradient in gradients.items():
@@ -97,7 +99,7 @@ def _step(
         slots = {name: _add_slot(graph, parameter, name) for name in optimizer.slots}
         group = optimizer.group_of(parameter.name or "")
         updated, state = optimizer.apply(
-            op, parameter, gradient, slots, number, rate,
+            op, parameter, gradient, slots, t, lr,
             lr_scale=group.lr_scale, weight_decay=group.weight_decay, grad_scale=scale,
         )  # fmt: skip
         for value, new in ((parameter, updated), *((slots[slot], state[slot]) for slot in slots)):
@@ -107,6 +109,7 @@ def _step(
             publish(new, f"{name}{UPDATED}", graph)
         links.update({value.name or "": parameter.name or "" for value in slots.values()})
         initial.update({value.name or "": optimizer.slots[slot].initial for slot, value in slots.items()})
+    optimizer.check_groups(names)
     signature = Signature(
         "step",
         inputs={

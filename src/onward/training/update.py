@@ -18,6 +18,7 @@ from onward.graph.opsets import accepted_by_runtime
 from onward.graph.upgrade import in_lowest_opset
 from onward.optim import GlobalNorm, Optimizer
 from onward.optim.groups import Group
+from onward.optim.scalar import checked_rate, checked_step
 from onward.plan import (
     COEFFICIENT,
     GRAD_SCALE,
@@ -104,6 +105,7 @@ def optimizer_model(optimizer: Optimizer, types: Types, opset: int) -> onnx.Mode
     """
     if not types:
         raise OnwardError("an optimizer needs at least one trainable parameter; list some in requires_grad")
+    optimizer.check_groups(types)
 
     def build(model: ir.Model) -> onnx.ModelProto:
         op = Builder(model.graph, model.opset_imports[""])
@@ -133,7 +135,7 @@ def _update_sequences(op: Builder, optimizer: Optimizer, types: Types) -> None:
     states = {slot: _add_sequence(graph, title, dtype) for slot, title in zip(slot_names, titles, strict=True)}
 
     publish(op.Identity(op.constant([True])), "updated_flag", graph)
-    sequences = _Sequences(params, gradients, states, lr, t)
+    sequences = _Sequences(params, gradients, states, checked_rate(op, lr), checked_step(op, t))
     if len(types) > _WRITTEN_OUT and op.opset >= SINCE:
         updated = _update_in_loops(op, optimizer, list(types), sequences)
     else:
