@@ -24,6 +24,7 @@ from onward.graph.shapes import FLOATING, floating_origin
 from onward.onnxblock.loss import FunctionLoss
 from onward.onnxblock.model_accessor import ModelAccessor
 from onward.onnxblock.optim import RecipeOptimizer
+from onward.ort_format import refuse_ort_format
 from onward.runtime import checkpoint
 from onward.runtime.files import replacing_together
 from onward.runtime.ort_format import convert_to_ort_format
@@ -214,6 +215,7 @@ def _load(model: Any) -> tuple[onnx.ModelProto, str | None]:
         path = os.fspath(model)
         if not Path(path).is_file():
             raise InvalidModelError(f"there is no model file at {path!r}")
+        refuse_ort_format(path)
         try:
             return onnx.load(path, load_external_data=False), path
         except Exception as error:

@@ -31,6 +31,7 @@ from onward.graph.soundness import check_soundness
 from onward.graph.stacks import resolve_stacks
 from onward.graph.tensors import own_tensor
 from onward.graph.upgrade import OLDEST, align_functions, replace_deprecated, upgrade
+from onward.ort_format import refuse_ort_format
 
 ModelLike = onnx.ModelProto | ir.Model | str | os.PathLike[str]
 
@@ -123,6 +124,7 @@ def _read(model: ModelLike) -> ir.Model:
         path = Path(model)
         if not path.is_file():
             raise InvalidModelError(f"there is no model file at {str(path)!r}")
+        refuse_ort_format(path)
         try:
             loaded = from_proto(onnx.load(path, load_external_data=False))
             ir.external_data.set_base_dir(loaded.graph, path.parent)

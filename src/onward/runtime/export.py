@@ -11,9 +11,10 @@ import onnxruntime
 
 from onward import plan
 from onward.errors import OnwardError
+from onward.ort_format import is_ort_format
 from onward.runtime import valueproto, wire
 from onward.runtime.files import replacing, write_bytes
-from onward.runtime.session import is_ort_format, open_session, read_model
+from onward.runtime.session import open_session, read_model
 from onward.runtime.state import State
 from onward.signature import METADATA_KEY
 

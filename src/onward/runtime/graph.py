@@ -12,13 +12,13 @@ import numpy as np
 import onnxruntime
 
 from onward.errors import InvalidModelError, OnwardError
+from onward.ort_format import is_ort_format
 from onward.runtime import wire
 from onward.runtime.bound import BoundSession, Destinations, Output, UserInput
 from onward.runtime.refusal import check_targets, explain
 from onward.runtime.session import (
     NUMPY_TYPES,
     default_options,
-    is_ort_format,
     open_session,
     read_model,
     type_name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import onnxruntime
 
 from onward.errors import InvalidModelError, OnwardError
+from onward.ort_format import is_ort_format
 from onward.runtime import wire
 
 _FOLDER = "session.model_external_initializers_file_folder_path"
@@ -54,11 +56,6 @@ def read_model(path: str | os.PathLike[str], what: str = "model") -> bytes:
     return file.read_bytes()
 
 
-def is_ort_format(model: bytes) -> bool:
-    """Whether this is a model in onnxruntime's own format (.ort), which cannot be edited."""
-    return model[4:8] == b"ORTM"
-
-
 def metadata_of(model: bytes, options: onnxruntime.SessionOptions | None = None) -> dict[str, str]:
     """The metadata of a model in either format."""
     if is_ort_format(model):
@@ -87,7 +84,18 @@ def open_session(
     try:
         return onnxruntime.InferenceSession(model, options, providers=list(providers))
     except Exception as error:  # onnxruntime's exceptions have no common base but this
-        raise InvalidModelError(f"onnxruntime cannot load the model: {error}") from error
+        raise InvalidModelError(f"onnxruntime cannot load the model: {_said(error, providers)}") from error
+
+
+def _said(error: Exception, providers: Sequence[Any]) -> str:
+    """What onnxruntime says, after what it means."""
+    missing = re.search(r"Could not find an implementation for (\w+)\((\d+)\) node", str(error))
+    if missing is None:
+        return str(error)
+    return (
+        f"it has no kernel of {missing[1]} (opset {missing[2]}) for the element type that the model computes with, on "
+        f"{providers[0]!r}. Convert the model to float32, or use a device that has one. ({error})"
+    )
 
 
 def _is_set(options: onnxruntime.SessionOptions, key: str) -> bool:

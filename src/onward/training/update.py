@@ -127,6 +127,11 @@ def _update_sequences(op: Builder, optimizer: Optimizer, types: Types) -> None:
             "ONNX has one; train parameters of one type"
         )
     dtype = dtypes.pop()
+    if dtype == ir.DataType.BFLOAT16:
+        raise OnwardError(
+            "the trainable parameters are bfloat16, and ONNX has no sequences of that type, which an optimizer model "
+            "takes: train them in float32 or float16, or with onward.training_step on a device that has the kernels"
+        )
     lr = _add_input(graph, LEARNING_RATE, ir.DataType.FLOAT, [1])
     t = _add_input(graph, STEP, ir.DataType.INT64, [1])
     params, gradients = (_add_sequence(graph, name, dtype) for name in ("params", "gradients"))
