@@ -109,9 +109,7 @@ def test_bfloat16_is_refused_by_the_name_of_what_is_missing(tmp_path: Path) -> N
     folder = toys.generate(tmp_path, model, optimizer=None)
     state = CheckpointState.load_checkpoint(folder / "checkpoint")
     assert state.parameters["fc1.weight"].data.dtype.name == "bfloat16"
-    with pytest.raises(
-        onward.OnwardError, match=r"has no kernel of \w+ \(opset \d+\) for the element type|bfloat16"
-    ):
+    with pytest.raises(onward.OnwardError, match=r"has no kernel of \w+ \(opset \d+\) for the element type|bfloat16"):
         Module(folder / "training_model.onnx", state, folder / "eval_model.onnx")
     step = onward.training_step(model, "cross_entropy", "adamw", checkpoint=tmp_path / "start")
     initial = onward.initial_state(step, model)
