@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import onward
 from onward import artifacts
-from onward.api import CheckpointState, Module
+from onward.api import CheckpointState, Module, Optimizer
 from onward.runtime.ort_format import convert_to_ort_format
 from onward.runtime.tensorfile import TensorFile
 from tests.api import toys
@@ -144,3 +144,61 @@ def test_bfloat16_weights_of_a_model_that_computes_in_float32(tmp_path: Path) ->
     module.export_model_for_inferencing(tmp_path / "exported.onnx", ["z"])
     (z,) = onnxruntime.InferenceSession(tmp_path / "exported.onnx").run(None, {"x": x})
     np.testing.assert_allclose(z, x @ array.astype(np.float32), rtol=1e-5)
+
+
+# More than 2 GB -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_more_than_two_gigabytes(tmp_path: Path) -> None:
+    """A table of 2.2 GB beside a small head that is trained: artifacts, module, checkpoint, export, and the step.
+
+    The file of the table is sparse, those that are made of it are not; nothing holds it in memory more than twice.
+    """
+    rows, columns, used = 550_000, 1024, 3
+    size = rows * columns * 4
+    table = onnx.TensorProto(
+        name="table", data_type=TensorProto.FLOAT, dims=[rows, columns], data_location=TensorProto.EXTERNAL
+    )
+    for key, value in (("location", "weights"), ("offset", "0"), ("length", str(size))):
+        table.external_data.add(key=key, value=value)
+    row = np.random.default_rng(0).normal(size=columns).astype(np.float32)
+    with open(tmp_path / "weights", "wb") as file:
+        file.truncate(size)
+        file.seek(used * columns * 4)
+        file.write(row.tobytes())
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        lookup (int64[N] ids) => (float[N, 8] y) { e = Gather(table, ids)  y = MatMul(e, head) }""")
+    head = (np.random.default_rng(1).normal(size=(columns, 8)) / 32).astype(np.float32)
+    model.graph.initializer.extend([table, numpy_helper.from_array(head, "head")])
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+
+    made = artifacts.generate_artifacts(
+        path, requires_grad=["head"], loss="mse", optimizer="sgd", artifact_directory=tmp_path / "out"
+    )
+    state = CheckpointState.load_checkpoint(made.paths["checkpoint"])
+    module = Module(made.paths["training_model"], state, made.paths["eval_model"])
+    optimizer = Optimizer(made.paths["optimizer_model"], module)
+    optimizer.set_learning_rate(1e-3)
+    ids, target = np.array([used, used]), np.ones((2, 8), np.float32)
+    losses, expected = [], head.astype(np.float64)
+    for _ in range(3):
+        losses.append(float(module(ids, target)))
+        optimizer.step()
+        module.lazy_reset_grad()
+        error = row @ expected - 1
+        assert losses[-1] == pytest.approx((error**2).mean(), rel=1e-3)
+        expected -= 1e-3 * np.outer(row, 2 * error / 8)
+    np.testing.assert_allclose(state.parameters["head"].data, expected, rtol=1e-3, atol=1e-4)
+    CheckpointState.save_checkpoint(state, tmp_path / "saved", include_optimizer_state=True)
+    assert "head" in CheckpointState.load_checkpoint(tmp_path / "saved").parameters
+    module.export_model_for_inferencing(tmp_path / "exported.onnx", ["y"])
+    del module, optimizer
+    (y,) = onnxruntime.InferenceSession(tmp_path / "exported.onnx").run(None, {"ids": ids})
+    np.testing.assert_allclose(y, np.tile(row @ state.parameters["head"].data, (2, 1)), rtol=1e-3, atol=1e-4)
+
+    step = onward.training_step(path, "mse", "sgd", trainable=["head"], checkpoint=tmp_path / "start")
+    np.testing.assert_array_equal(onward.initial_state(step, path)["head"], head)
+    with pytest.raises(onward.OnwardError, match=r"have 2.\d GB, but one ONNX file has 2 GB at most; write the state"):
+        onward.training_step(path, "mse", "sgd", trainable=["table"], self_contained=True)
