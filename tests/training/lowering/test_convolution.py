@@ -8,7 +8,6 @@ import pytest
 from onnx import TensorProto, helper
 
 from onward import gradient
-from onward.autodiff.registry import temporary_rules, vjp
 from onward.testing import run_on_runtime
 from onward.training.lowering import faster_rules
 from tests.autodiff.rules.test_conv import CONV, TRANSPOSED
@@ -190,24 +189,6 @@ def test_factors_stay_where_weights_are_larger_than_images():
     { y = Conv(x, w) z = Mul(y, f) }"""
     _, faster = both_gradients(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}'))
     assert not [node for node in faster.graph.node if node.op_type == "Mul" and "w" in node.input]
-
-
-def test_rules_of_the_user_stay(user_rule):
-    """Other forms are of our own rules; nobody's rule is overruled."""
-    with faster_rules():
-        graph = gradient(model_of("Conv", [2, 3, 4, 4], [2, 3, 1, 1]), wrt=["x"]).graph
-    assert [node.op_type for node in graph.node][1:] == ["Neg"]
-
-
-@pytest.fixture
-def user_rule():
-    with temporary_rules():
-
-        @vjp("Conv", override=True)
-        def rule(op, node, dy):
-            return [op.Neg(node.inputs[0]), None]
-
-        yield
 
 
 def test_inside_loops():

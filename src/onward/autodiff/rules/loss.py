@@ -33,7 +33,7 @@ def softmax_cross_entropy_loss(
     dx = dweights = None
     if dloss is not None:
         labels = _labels(op, node, dloss)
-        # Writing p - 1 in the place of one element a row costs a fraction of subtracting a one-hot matrix.
+        # p - 1 in the place of the label, p elsewhere; a one-hot matrix would be as large as all scores.
         difference = op.GatherElements(probability, labels.chosen, axis=1) - 1
         probability_less_onehot = op.ScatterElements(probability, labels.chosen, difference, axis=1)
         dx = probability_less_onehot * _row_cotangent(op, labels)

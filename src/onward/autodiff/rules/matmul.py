@@ -34,7 +34,7 @@ def matmul(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
     if rank(a) == 2 and rank(b) == 2:
         return [op.Gemm(dy, b, transB=1), op.Gemm(a, dy, transA=1)]
     if rank(b) == 2:
-        # All batches share b: one large product instead of many small ones and a sum.
+        # All batches share b: their rows are the rows of one matrix.
         rows, dy_rows = _as_matrix(op, a, a), _as_matrix(op, dy, node.outputs[0])
         return [op.reshape_like(op.Gemm(dy_rows, b, transB=1), a), op.Gemm(rows, dy_rows, transA=1)]
     da = op.MatMul(dy, _transposed(op, b, rank(b)))

@@ -17,7 +17,7 @@ pointwise(
         "Neg": lambda op, dy, x, y: -dy,
         # The subgradient at a kink is the one torch takes: 0 for Abs and Relu.
         "Abs": lambda op, dy, x, y: dy * op.Sign(x),
-        # y is not negative, so that it is above 0 where it is not 0; onnxruntime casts faster than it compares.
+        # y is not negative, so that it is above 0 where it is not 0; NaN lets dy pass, as in torch.
         "Relu": lambda op, dy, x, y: op.Where(op.cast(y, ir.DataType.BOOL), dy, 0),
         "Exp": lambda op, dy, x, y: dy * y,
         "Log": lambda op, dy, x, y: dy / x,
