@@ -191,6 +191,18 @@ def test_factors_stay_where_weights_are_larger_than_images():
     assert not [node for node in faster.graph.node if node.op_type == "Mul" and "w" in node.input]
 
 
+@pytest.mark.parametrize("attributes", [{}, STRIDES])
+def test_an_empty_batch_after_another(attributes):
+    """Products over nothing are zeros, not what was in memory."""
+    model = model_of("Conv", [2, 2, 4, 8], [2, 1, 2, 2], None, "but the batch", **{"group": 2, **attributes})
+    _, faster = both_gradients(model)
+    for batch in (3, 0):
+        feeds = {"x": np.ones([batch, 2, 4, 8], np.float32), "w": np.ones([2, 1, 2, 2], np.float32)}
+        y = run_on_runtime(model, feeds)["y"]
+        got = run_on_runtime(faster, {**feeds, "y_grad": np.ones_like(y)})["w_grad"]
+        assert got.any() == (batch > 0)
+
+
 def test_inside_loops():
     """Bodies are differentiated by the same rules."""
     text = """net (float[2, 3, 4, 4] x, float[3, 3, 1, 1] w) => (float[2, 3, 4, 4] y)
