@@ -375,7 +375,23 @@ def with_opset(version: int, domain: str = "") -> onnx.ModelProto:
     return model
 
 
+def recurrent(hidden_size: int) -> onnx.ModelProto:
+    model = onnx.ModelProto.FromString(models.serialized()[7])
+    assert model.graph.node[0].op_type == "LSTM"
+    model.graph.node[0].attribute[0].i = hidden_size
+    return model
+
+
+def without_body() -> onnx.ModelProto:
+    model = onnx.ModelProto.FromString(models.serialized()[4])
+    del model.graph.node[-1].attribute[:]
+    assert model.graph.node[-1].op_type == "Loop"
+    return model
+
+
 MODELS = {
+    "a layer wider than its weights": recurrent(2**31),
+    "a loop without a body": without_body(),
     "a tensor of negative size": with_tensor(dims=[-5, -4]),
     "a tensor of huge size": with_tensor(dims=[2**40, 2**40]),
     "a tensor of 100 dimensions": with_tensor(dims=[1] * 98 + [5, 4]),

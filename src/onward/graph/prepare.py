@@ -92,11 +92,12 @@ def checked(model: ModelLike) -> ir.Model:
 
 def simplify(model: ir.Model) -> None:
     """Compute what is known before any data: arithmetic on shapes, decided branches, sequences, idle states."""
-    while fold_shape_arithmetic(model):
-        infer_shapes(model)
-    if resolve_sequences(model) | resolve_stacks(model) | remove_idle_states(model):
-        infer_shapes(model)
-        simplify(model)
+    with blaming_model("simplifying the model"):
+        while fold_shape_arithmetic(model):
+            infer_shapes(model)
+        if resolve_sequences(model) | resolve_stacks(model) | remove_idle_states(model):
+            infer_shapes(model)
+            simplify(model)
 
 
 def _loses_rank(node: ir.Node) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from onward.errors import UnknownShapeError
+from onward.errors import InvalidModelError, UnknownShapeError
 from onward.graph.builder import Builder
 from onward.graph.nodes import attribute, describe, input_at
 from onward.graph.recurrence import Step, Values, recur
@@ -234,7 +234,11 @@ class Layer:
 
 
 def _hidden_size(node: ir.Node, r: ir.Value) -> int:
-    size = attribute(node, "hidden_size", None) or (dims(r) or (None,))[-1]
+    known = (dims(r) or (None,))[-1]
+    size = attribute(node, "hidden_size", None) or known
+    if isinstance(known, int) and size != known:
+        # onnx's inference believes any number, and would compute with sequences of that length.
+        raise InvalidModelError(f"{describe(node)} has hidden_size = {size}, but {r.name!r} ends in {known}")
     if not isinstance(size, int):
         raise UnknownShapeError(
             f"{describe(node)} has no attribute hidden_size, and the shape of {r.name!r} does not tell it either; "
