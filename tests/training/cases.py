@@ -71,6 +71,7 @@ def _maxima() -> Iterator[Case]:
         "padded after": ("kernel_shape=[3,3], strides=[3,3], pads=[0,0,0,2]", (6, 6)),
         "ceil": ("kernel_shape=[2,2], strides=[2,2], ceil_mode=1", (5, 6)),
         "ceil, tiles": ("kernel_shape=[2,2], strides=[2,2], ceil_mode=1", (4, 6)),
+        "ceil, padded": ("kernel_shape=[3,3], strides=[3,3], ceil_mode=1, pads=[1,0,1,0]", (5, 6)),
         "same upper": ('kernel_shape=[2,2], strides=[2,2], auto_pad="SAME_UPPER"', (5, 4)),
         "same lower": ('kernel_shape=[3,3], strides=[3,3], auto_pad="SAME_LOWER"', (5, 7)),
         "same, tiles": ('kernel_shape=[2,2], strides=[2,2], auto_pad="SAME_LOWER"', (4, 4)),
