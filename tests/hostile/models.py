@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -145,7 +147,9 @@ def node_cases() -> list[bytes]:
 @functools.cache
 def scratch() -> Path:
     """A folder for this process."""
-    return Path(tempfile.mkdtemp(prefix="onward-hostile-"))
+    folder = tempfile.mkdtemp(prefix="onward-hostile-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 @functools.cache
