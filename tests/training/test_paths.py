@@ -13,8 +13,8 @@ from onward.training import split as splitting
 from tests.training.cases import CASES
 from tests.training.firing import fired, functions
 
-# Run when the module is loaded, and outside of what is watched.
-ELSEWHERE = {"lowering/__init__._first_of", "lowering/__init__.faster_rules"}
+# Runs when the module is loaded.
+ELSEWHERE = {"lowering/__init__._first_of"}
 
 
 def check(name: str) -> None:
