@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import onnxruntime
 import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_native
 
-from onward import artifacts
+from onward import artifacts, losses
 from onward.api import CheckpointState, Module, Optimizer
 from onward.errors import OnwardError
 from tests.api import toys
@@ -385,3 +386,22 @@ def test_a_copy_of_the_parameters_outlives_its_value(run: Run) -> None:
         copies.append(run.module.get_contiguous_parameters().numpy())
     for number, copy in enumerate(copies):
         assert copy.min() == copy.max() == number
+
+
+def test_a_batch_of_nothing(tmp_path: Path) -> None:
+    """onnxruntime fuses products with transpositions, and ends the process when such a product has no samples."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    depthwise (float[N, 3, 4, 4] image) => (float[N, 3, 4, 4] output) {
+        output = Conv<group = 3, pads = [1, 1, 1, 1]>(image, weight)
+    }"""
+    model = toys.with_weights(text, {"weight": (3, 1, 3, 3)})
+    loss = functools.partial(losses.mse, reduction="sum")
+    artifacts.generate_artifacts(model, loss=loss, optimizer="SGD", artifact_directory=tmp_path)
+    state = CheckpointState.load_checkpoint(tmp_path / "checkpoint")
+    module = Module(tmp_path / "training_model.onnx", state, tmp_path / "eval_model.onnx")
+    full, empty = (np.ones((samples, 3, 4, 4), np.float32) for samples in (2, 0))
+    module(full, full)
+    gradient = state.parameters["weight"].grad.copy()
+    assert module(empty, empty) == 0
+    np.testing.assert_array_equal(state.parameters["weight"].grad, gradient)  # added to
+    assert module.eval()(empty, empty) == 0

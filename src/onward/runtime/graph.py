@@ -53,7 +53,7 @@ class Graph:
     ) -> None:
         self.path = Path(path)
         self._state, self._options, self._providers = state, options, providers
-        self._bound: BoundSession | None = None
+        self._bound: dict[bool, BoundSession] = {}  # whether as written
         self._opening = threading.Lock()
         content = read_model(self.path, "model file")
         self.fixed = is_ort_format(content)
@@ -122,8 +122,8 @@ class Graph:
         inputs = self.signature.input_names(Role.PARAMETER, Role.BUFFER)
         return self.signature.parameters or [*inputs, *self._initializers]
 
-    def _open(self, content: bytes) -> None:
-        """Load the model with the frozen parameters of the state."""
+    def _open(self, content: bytes, *, as_written: bool = False) -> None:
+        """Load the model with the frozen parameters of the state; `as_written`: without onnxruntime's optimisations."""
         state = self._state
         buffers = self.signature.input_names(Role.BUFFER)
         state.constants.update(name for name in state.frozen if name not in buffers)
@@ -142,10 +142,12 @@ class Graph:
             if has_files:
                 folder = self.path.parent
             content = model.serialize()
-        session = open_session(content, folder=folder, options=options, providers=self._providers)
+        session = open_session(
+            content, folder=folder, options=options, providers=self._providers, as_written=as_written
+        )
         parameters = dict.fromkeys(self.signature.input_names(Role.PARAMETER), state.trainable)
         parameters |= dict.fromkeys(buffers, state.frozen)
-        self._bound = BoundSession(session, parameters, self.user_outputs)
+        self._bound[as_written] = BoundSession(session, parameters, self.user_outputs)
         self._version = state.version
 
     def _freeze(
@@ -199,24 +201,28 @@ class Graph:
         """
         bound = self._current()
         feeds = self._feeds(bound, inputs)
+        if any(0 in _shape_of(value) for value in feeds.values()):
+            # Products that onnxruntime has fused with a transposition end the process if there is nothing in them.
+            bound = self._current(as_written=True)
         try:
             return bound.run(feeds, destinations or _NONE, others or {})
         except Exception as error:  # onnxruntime's exceptions have no common base but this
             raise OnwardError(explain(str(error).strip(), self.path.name, feeds, self._targets, self._rules)) from error
 
-    def _current(self) -> BoundSession:
+    def _current(self, *, as_written: bool = False) -> BoundSession:
         """The session over the state as it is now."""
         self._state.require_values()
         with self._opening:
-            if self._bound is None or self._version != self._state.version:
-                if self._bound is not None and self.fixed:
+            if self._bound and self._version != self._state.version:
+                if self.fixed:
                     raise OnwardError(
                         f"a frozen parameter was changed, but {str(self.path)!r} is in onnxruntime's own format, where "
                         "frozen parameters are constants; use the .onnx file"
                     )
-                self._open(read_model(self.path, "model file"))
-            assert self._bound is not None
-            return self._bound
+                self._bound.clear()
+            if as_written not in self._bound:
+                self._open(read_model(self.path, "model file"), as_written=as_written)
+            return self._bound[as_written]
 
     def _feeds(self, bound: BoundSession, inputs: Sequence[UserInput]) -> dict[str, UserInput]:
         if len(inputs) != len(self.user_inputs):

@@ -69,8 +69,12 @@ def open_session(
     folder: str | os.PathLike[str] | None = None,
     options: onnxruntime.SessionOptions | None = None,
     providers: Sequence[Any] = ("CPUExecutionProvider",),
+    as_written: bool = False,
 ) -> onnxruntime.InferenceSession:
-    """A session of a model in memory; `folder` is where it finds its external data, if it has any."""
+    """A session of a model in memory.
+
+    `folder` is where it finds its external data, if it has any; `as_written` leaves its nodes as they are.
+    """
     if options is None:
         options = default_options()
     if folder is not None:
@@ -81,10 +85,15 @@ def open_session(
     for key, value in _DEFAULTS.items():
         if not _is_set(options, key):
             options.add_session_config_entry(key, value)
+    level = options.graph_optimization_level
+    if as_written:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
         return onnxruntime.InferenceSession(model, options, providers=list(providers))
     except Exception as error:  # onnxruntime's exceptions have no common base but this
         raise InvalidModelError(f"onnxruntime cannot load the model: {_said(error, providers)}") from error
+    finally:
+        options.graph_optimization_level = level  # they may be the caller's
 
 
 def _said(error: Exception, providers: Sequence[Any]) -> str:
