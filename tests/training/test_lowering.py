@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onward.graph.builder import Builder
 from onward.graph.finish import finish
 from onward.graph.prepare import prepare
-from onward.testing import run_on_runtime
+from onward.testing import check_training, run_on_runtime
 from onward.training.lowering import lower
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
@@ -117,8 +117,9 @@ def test_masks_of_clips(high):
         {bound}
         y = Clip(x, low{", high" if high else ""})
         z = Mul(y, w)
-        mask = Equal(x, y)
-        dx = Where(mask, dy, zero)
+        above = Greater(y, zero)
+        {"below = Less(y, high) mask = And(above, below)" if high else ""}
+        dx = Where({"mask" if high else "above"}, dy, zero)
     }}""")
     result = lowered(model)
     assert "Where" not in operators(result)
@@ -137,10 +138,25 @@ def test_masks_before_infinite_slopes_stay(reader):
     <float low = {{0.0}}, float high = {{1.0}}, float zero = {{0.0}}> {{
         y = Clip(x, low, high)
         z = {reader}(y)
-        mask = Equal(x, y)
+        above = Greater(y, zero)
+        below = Less(y, high)
+        mask = And(above, below)
         dx = Where(mask, dy, zero)
     }}""")
     assert "Where" in operators(lowered(model))
+
+
+def test_activations_on_their_bounds():
+    """Exactly there, training graphs take the slope that `onward.gradient` takes."""
+    model = parsed("""clipped (float[N, 5] x) => (float[N, 1] y)
+    <float low = {0.0}, float high = {3.0}, float[5] b = {0, 0, 0, 0, 0}, float[5, 1] v = {1, 2, 3, 4, 5}>
+    {
+        a = Add(x, b)
+        c = Clip(a, low, high)
+        y = MatMul(c, v)
+    }""")
+    x = np.array([[-1, 0, 1, 3, 4], [0, 3, 0, 3, 2]], np.float32)
+    check_training(model, {"x": x}, wrt=["x", "b", "v"])
 
 
 def parsed(body: str, opset: int = 17) -> onnx.ModelProto:

@@ -180,12 +180,23 @@ def test_clip_with_attributes(bounds, opset):
     check_gradient(model, {"x": x}, wrt=["x"], tolerance=1e-3, step=1e-2, run=run_on_runtime)
 
 
-def test_clip_on_its_bounds_as_in_torch():
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (-0.5, 0.5, [0, 1, 1, 1, 0]),
+        (0.0, 0.5, [0, 0, 0, 0, 0]),
+        (0.0, 1.0, [0, 0, 0, 1, 0]),
+        (0.0, None, [0, 0, 0, 1, 1]),
+    ],
+    ids=["clamp", "ReLU6", "ReLU6 inside", "relu"],
+)
+def test_clip_on_its_bounds_as_in_torch(low, high, expected):
     x = np.array([-1, -0.5, 0, 0.5, 1], np.float32)
-    constants = {"low": np.array(-0.5, np.float32), "high": np.array(0.5, np.float32)}
-    model = small_model([helper.make_node("Clip", ["x", "low", "high"], ["y"])], {"x": x}, constants=constants)
+    bounds = {"low": low} if high is None else {"low": low, "high": high}
+    constants = {name: np.array(bound, np.float32) for name, bound in bounds.items()}
+    model = small_model([helper.make_node("Clip", ["x", *bounds], ["y"])], {"x": x}, constants=constants)
     got = run_on_runtime(onward.gradient(model, wrt=["x"]), {"x": x, "y_grad": np.ones_like(x)})["x_grad"]
-    np.testing.assert_array_equal(got, [0, 1, 1, 1, 0])
+    np.testing.assert_array_equal(got, expected)
 
 
 @pytest.mark.parametrize(

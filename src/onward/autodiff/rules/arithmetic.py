@@ -94,10 +94,15 @@ def where(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
 
 @elementwise("Clip")
 def clip(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
-    """y = min(max(x, low), high); the slope is 1 on the bounds, as in torch, where y and x are equal too."""
+    """y = min(max(x, low), high).
+
+    The slope on the bounds is 1, as that of torch's clamp, where y and x are equal too. A Clip from the constant 0 is
+    an activation, ReLU6 and its like: there it is 0, as in torch and as that of Relu.
+    """
     x, y = node.inputs[0], node.outputs[0]
     low, high = input_at(node, 1), input_at(node, 2)
-    row: Row = [op.Where(op.Equal(x, y), dy, 0), None, None]
+    inside = _between(op, y, high) if is_activation(node) else op.Equal(x, y)
+    row: Row = [op.Where(inside, dy, 0), None, None]
     above = None
     if high is not None:
         above = op.Greater(x if low is None else op.Max(x, low), high)
@@ -106,6 +111,19 @@ def clip(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
         below = op.Less(x, low)
         row[1] = op.Where(below if above is None else op.And(below, op.Not(above)), dy, 0)
     return row[: len(node.inputs)]
+
+
+def is_activation(node: ir.Node) -> bool:
+    """Whether a Clip is from the constant 0 to a larger one, or to none."""
+    low, high = constant_of(input_at(node, 1)), input_at(node, 2)
+    bound = constant_of(high)
+    rises = high is None or (bound is not None and bound.size == 1 and bound.item() > 0)
+    return low is not None and low.size == 1 and low.item() == 0 and rises
+
+
+def _between(op: Builder, y: ir.Value, high: ir.Value | None) -> ir.Value:
+    above = op.Greater(y, 0)
+    return above if high is None else op.And(above, op.Less(y, high))
 
 
 @elementwise("PRelu")

@@ -73,7 +73,8 @@ def weight_gradient(op: Builder, x: ir.Value, dy: ir.Value, w: ir.Value, window:
     """
     axes = window.axes
     swapped = [1, 0, *axes]
-    x, dy = (_with_a_sample(op, value, rank(w)) for value in (x, dy))
+    if not any(isinstance(samples, int) and samples > 0 for samples in ((dims(v) or (None,))[0] for v in (x, dy))):
+        x, dy = (_with_a_sample(op, value, rank(w)) for value in (x, dy))
     data = op.Transpose(x, perm=swapped)
     if group > 1:
         data = _grouped(op, data, w, group)
@@ -91,9 +92,8 @@ def weight_gradient(op: Builder, x: ir.Value, dy: ir.Value, w: ir.Value, window:
 
 
 def _with_a_sample(op: Builder, x: ir.Value, ndim: int) -> ir.Value:
-    """x, with one sample of zeros if it may be an empty batch: onnxruntime hangs in convolutions of no channels."""
-    samples = (dims(x) or (None,))[0]
-    return x if isinstance(samples, int) and samples > 0 else op.Pad(x, [*[0] * ndim, 1, *[0] * (ndim - 1)])
+    """x and a sample of zeros, in case that it is an empty batch: onnxruntime hangs in convolutions of no channels."""
+    return op.Pad(x, [*[0] * ndim, 1, *[0] * (ndim - 1)])
 
 
 def _grouped(op: Builder, data: ir.Value, w: ir.Value, group: int) -> ir.Value:

@@ -6,6 +6,7 @@ import math
 
 import onnx_ir as ir
 
+from onward.autodiff.rules.arithmetic import is_activation
 from onward.graph.builder import Builder
 from onward.graph.nodes import constant_of, input_at
 
@@ -17,8 +18,7 @@ def mask(op: Builder, node: ir.Node) -> list[ir.Value] | None:
     activations only: there, a cotangent that is not finite means that training has diverged already. Other rules, and
     models, use Where to keep what is not finite away.
 
-    The mask is made from the result of the activation, so that nobody has to keep its input. For a Clip, this means
-    that the gradient is 0 at its bounds, as that of torch's ReLU6 is.
+    The mask is made from the result of the activation, so that nobody has to keep its input.
     """
     chosen, dy, other = node.inputs
     if chosen is None or dy is None or other is None or dy.dtype != ir.DataType.FLOAT:
@@ -56,24 +56,23 @@ def _rectified(mask: ir.Value) -> ir.Value | None:
     return y if relu is not None and relu.op_type == "Relu" else None
 
 
-# Operators whose slopes are finite where their data are. Shape reads no data.
+# Operators whose slopes are finite where their data are. Comparisons have none, Shape reads no data.
 _FINITE_SLOPES = frozenset(
-    "Add AveragePool BatchNormalization Concat Conv ConvTranspose Dropout Flatten Gemm GlobalAveragePool MatMul "
-    "MaxPool Mul Pad ReduceMean ReduceSum Relu Reshape Resize Shape Sigmoid Slice Split Squeeze Sub Sum Tanh "
+    "Add AveragePool BatchNormalization Concat Conv ConvTranspose Dropout Flatten Gemm GlobalAveragePool Greater Less "
+    "MatMul MaxPool Mul Pad ReduceMean ReduceSum Relu Reshape Resize Shape Sigmoid Slice Split Squeeze Sub Sum Tanh "
     "Transpose Unsqueeze".split()
 )
 
 
 def _activation(mask: ir.Value) -> ir.Node | None:
-    """The Clip from 0 to a larger number, or to none, whose result layers read, if a mask says where it did nothing."""
-    equal = mask.producer()
-    if equal is None or equal.op_type != "Equal":
-        return None
-    x, y = equal.inputs
+    """The Clip whose result layers read, if a mask says where that is between the bounds of an activation."""
+    above = mask.producer()
+    if above is not None and above.op_type == "And":
+        above = None if above.inputs[0] is None else above.inputs[0].producer()
+    y = None if above is None or above.op_type != "Greater" else above.inputs[0]
     clip = None if y is None else y.producer()
-    if x is None or y is None or clip is None or clip.op_type != "Clip" or clip.inputs[0] is not x:
+    if y is None or clip is None or (clip.op_type, clip.domain) != ("Clip", "") or not is_activation(clip):
         return None
-    low, high = (constant_of(input_at(clip, index)) for index in (1, 2))
-    bounded = input_at(clip, 2) is None or (high is not None and 2.0**-100 < high.item() < 2.0**100)
-    readers = {user.op_type for user in y.consumers() if user is not equal}
-    return clip if low is not None and low.item() == 0 and bounded and readers <= _FINITE_SLOPES else None
+    high = constant_of(input_at(clip, 2))
+    readers = {user.op_type for user in y.consumers()}
+    return clip if (high is None or 2.0**-100 < high.item() < 2.0**100) and readers <= _FINITE_SLOPES else None

@@ -33,7 +33,10 @@ def scattered_maximum(op: Builder, node: ir.Node) -> list[ir.Value] | None:
     spread = (np.arange(columns)[:, None] == window).astype(np.float32)
     first = np.eye(len(window)) - np.triu(window[:, None] == window, 1)
     band, row = [-1, len(window)], [-1, columns]
-    largest = op.Equal(op.Reshape(x, band), op.MatMul(op.Reshape(y, row), op.constant(spread, x.dtype)))
+    # An infinite maximum (a mask) must not make its neighbours in the product NaN; it has no useful slope itself.
+    limit = float(np.finfo(np.float32).max)
+    maxima = op.Clip(op.Reshape(y, row), -limit, limit)
+    largest = op.Equal(op.Reshape(x, band), op.MatMul(maxima, op.constant(spread, x.dtype)))
     chosen = op.Relu(op.MatMul(op.cast(largest, x.dtype), op.constant(first, x.dtype)))
     dx = chosen * op.MatMul(op.Reshape(dy, row), op.constant(spread, x.dtype))
     # Nothing needs the indices any more.
