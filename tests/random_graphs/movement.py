@@ -221,7 +221,7 @@ def triangle(program: Program) -> Tensor:
 def reversed_sequence(program: Program) -> Tensor:
     x = program.pick(lambda tensor: tensor.ndim >= 2 and tensor.array.size > 0)
     time, batch = program.choice([(0, 1), (1, 0)])
-    lengths = [program.integer(1, x.shape[time]) for _ in range(x.shape[batch])]
+    lengths = [program.integer(0, x.shape[time]) for _ in range(x.shape[batch])]
     return program.add("ReverseSequence", x, ints(program, lengths), time_axis=time, batch_axis=batch)
 
 

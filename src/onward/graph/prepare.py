@@ -19,6 +19,7 @@ from onward.graph.external import read_small_weights
 from onward.graph.folding import fold_shape_arithmetic
 from onward.graph.functions import expand, write_defaults
 from onward.graph.inference import infer_shapes
+from onward.graph.lengths import avoid_empty_sequences
 from onward.graph.loops import forget_growing_sizes, forget_returned_sizes, remove_idle_states
 from onward.graph.opsets import accepted_by_runtime, require_accepted
 from onward.graph.parameters import mark_constant_nodes
@@ -72,6 +73,8 @@ def prepare(model: ModelLike, keep: Collection[tuple[str, str]] = ()) -> ir.Mode
     if OLDEST <= copy.opset_imports.get("", 1) < 14 and any(_loses_rank(node) for node in copy.graph):
         copy = upgrade(copy, 14)
         simplify(copy)
+    if avoid_empty_sequences(copy):
+        infer_shapes(copy)
     restate_sizes(copy)
     return copy
 
