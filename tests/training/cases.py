@@ -27,6 +27,7 @@ class Case:
     settings: str = ""
     labels: dict[str, tuple[int, int]] = field(default_factory=dict)  # how many, below which
     layouts: tuple[str, ...] = ("static", "batch")
+    since: tuple[int, int] = (1, 20)  # the first onnxruntime whose kernels compute the model itself
 
     def model(self) -> onnx.ModelProto:
         kind = TYPES[self.dtype]
@@ -83,7 +84,9 @@ def _maxima() -> Iterator[Case]:
     }
     for name, (attributes, sizes) in windows.items():
         text = f"c = Conv(x, w) a = Relu(c) p = MaxPool<{attributes}>(a) y = Tanh(p)"
-        yield Case(f"maxima, {name}", text, {"x": (2, 2, *sizes)}, {"w": (3, 2, 1, 1)})
+        # onnxruntime 1.20 adds windows that lie in the padding; their maximum is the lowest number.
+        since = (1, 21) if name == "ceil, padded" else (1, 20)
+        yield Case(f"maxima, {name}", text, {"x": (2, 2, *sizes)}, {"w": (3, 2, 1, 1)}, since=since)
     tiles = "MaxPool<kernel_shape=[2,2], strides=[2,2]>"
     images = {"x": (2, 2, 4, 6)}
     yield Case("maxima of an input", f"y = {tiles}(x)", images)
