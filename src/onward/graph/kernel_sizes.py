@@ -68,22 +68,80 @@ _SAME = ("SAME_UPPER", "SAME_LOWER")
 
 
 def _positions(node: ir.Node, size: Dim, kernel: int, stride: int, dilation: int, before: int, after: int) -> Dim:
-    if not isinstance(size, int):
-        return None
     how = attribute(node, "auto_pad", "NOTSET")
+    if not isinstance(size, int):
+        # Inference says so of dilated windows too, which reach further than the padding.
+        return size if how in _SAME and stride == 1 and 1 in (dilation, kernel) else None
     if how != "NOTSET":
         before = after = 0
     if how in _SAME:
-        total = (-(-size // stride) - 1) * stride + kernel - size
-        before = -(-total // 2) if how == "SAME_LOWER" else total // 2
-        after = total - before
+        before, after = pooling_padding(size, kernel, stride, upper=how == "SAME_UPPER")
     room = size + before + after - dilation * (kernel - 1) - 1
-    if room < 0:
-        return None  # onnxruntime refuses
-    if not attribute(node, "ceil_mode", 0):
-        return room // stride + 1
-    count = -(-room // stride) + 1
-    return count - 1 if (count - 1) * stride >= size + before else count
+    # Rounded towards zero, not down: a window that is larger by less than a stride is one that reads what there is.
+    count = (room // stride if room >= 0 else -(-room // stride)) + 1
+    if attribute(node, "ceil_mode", 0):
+        count = -(-room // stride) + 1
+        count = count - 1 if (count - 1) * stride >= size + before else count
+    return count if count >= 0 else None  # onnxruntime refuses
+
+
+def plain_pooling(node: ir.Node) -> dict[str, ir.Attr]:
+    """Attributes by which a pooling node, whose sizes are misjudged, says the same so that they are not.
+
+    To state the size of its result again does not do: onnxruntime plans its memory by what it infers.
+    """
+    x = input_at(node, 0)
+    shape = None if x is None else dims(x)
+    if _RULES.get(node.op_type) is not _pool or shape is None:
+        return {}
+    found = _explicit_padding(node, shape[2:])
+    if not found and attribute(node, "auto_pad", "NOTSET") in _SAME:
+        return {}
+    plain = ir.node(node.op_type, [], {**node.attributes, **found, "ceil_mode": ir.AttrInt64("ceil_mode", 0)})
+    counts = _pool(plain, list(shape))
+    if attribute(node, "ceil_mode", 0) and counts is not None and None not in counts[2:]:
+        # Before opset 19 onnxruntime divides by less if it rounds up, where a window is larger than the padded image.
+        divides = attribute(node, "count_include_pad", 0) and not _fits(plain, shape[2:])
+        if counts == _pool(node, list(shape)) and not divides:
+            found["ceil_mode"] = plain.attributes["ceil_mode"]
+    return found
+
+
+def _explicit_padding(node: ir.Node, sizes: Sequence[Dim]) -> dict[str, ir.Attr]:
+    """The pads that auto_pad SAME stands for, where they are known, or the same for all sizes."""
+    kernel: tuple[int, ...] = attribute(node, "kernel_shape", ())
+    strides: tuple[int, ...] = attribute(node, "strides", (1,) * len(kernel))
+    how, rows = attribute(node, "auto_pad", "NOTSET"), list(zip(sizes, kernel, strides, strict=True))
+    if how not in _SAME or not all(isinstance(size, int) or stride == 1 for size, _, stride in rows):
+        return {}
+    ends = [
+        pooling_padding(size if isinstance(size, int) else 1, k, s, upper=how == "SAME_UPPER") for size, k, s in rows
+    ]
+    pads = [before for before, _ in ends] + [after for _, after in ends]
+    if min(pads) < 0:
+        return {}
+    return {"auto_pad": ir.AttrString("auto_pad", "NOTSET"), "pads": ir.AttrInt64s("pads", pads)}
+
+
+def _fits(node: ir.Node, sizes: Sequence[Dim]) -> bool:
+    """Whether the windows of a node without auto_pad are no larger than the padded image, of known size."""
+    kernel: tuple[int, ...] = attribute(node, "kernel_shape", ())
+    n = len(kernel)
+    dilations, pads = attribute(node, "dilations", (1,) * n), attribute(node, "pads", (0,) * 2 * n)
+    rows = zip(sizes, kernel, dilations, pads[:n], pads[n:], strict=True)
+    return all(isinstance(size, int) and d * (k - 1) < size + before + after for size, k, d, before, after in rows)
+
+
+def pooling_padding(size: int, kernel: int, stride: int, *, upper: bool) -> tuple[int, int]:
+    """What onnxruntime puts before and after an axis for auto_pad SAME of pooling.
+
+    It leaves dilation out, and where strides are larger than windows the padding is negative: the first window begins
+    within the image.
+    """
+    total = (-(-size // stride) - 1) * stride + kernel - size
+    twice = total if upper else total + 1
+    before = twice // 2 if twice >= 0 else -(-twice // 2)
+    return before, total - before
 
 
 def _conv_transpose(node: ir.Node, shape: Shape) -> Shape | None:

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.graph.inference import MISJUDGED
+from onward.graph.kernel_sizes import plain_pooling
 from onward.graph.nodes import constant_of, input_at, is_used
 from onward.graph.sequences import constant
 from onward.graph.shapes import Dim, dims
@@ -19,16 +20,23 @@ def restate_sizes(model: ir.Model) -> None:
     for graph in (model.graph, *model.graph.subgraphs()):
         for node in list(graph):
             if node.domain == "" and any(output.meta.get(MISJUDGED) for output in node.outputs):
+                node.attributes.update(plain_pooling(node))
                 shape = dims(node.outputs[0])
                 for output in node.outputs:
                     if shape is not None and is_used(output):
                         _restate(output, shape, model.graph)
 
 
+def stated(value: ir.Value) -> ir.Value:
+    """A result as others may read it: as it was stated again, where that was done."""
+    shape = dims(value)
+    if not value.meta.get(MISJUDGED) or shape is None:
+        return value
+    return next((reader.outputs[0] for reader in value.consumers() if _states(reader, _target(shape))), value)
+
+
 def _restate(value: ir.Value, shape: tuple[Dim, ...], main: ir.Graph) -> None:
-    # 0 stands for the size that the tensor has.
-    target = np.array([size if isinstance(size, int) else 0 for size in shape], np.int64)
-    node = value.producer()
+    target, node = _target(shape), value.producer()
     assert node is not None
     assert isinstance(node.graph, ir.Graph)
     if not target.any() or any(_states(reader, target) for reader in value.consumers()):
@@ -45,6 +53,11 @@ def _restate(value: ir.Value, shape: tuple[Dim, ...], main: ir.Graph) -> None:
     again.replace_input_with(0, value)
     again.replace_input_with(1, sizes)
     stated.name = name
+
+
+def _target(shape: tuple[Dim, ...]) -> np.ndarray:
+    # 0 stands for the size that the tensor has.
+    return np.array([size if isinstance(size, int) else 0 for size in shape], np.int64)
 
 
 def _states(reader: ir.Node, target: np.ndarray) -> bool:

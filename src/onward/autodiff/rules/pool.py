@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
 
 from onward.autodiff.registry import vjp
-from onward.autodiff.rules.window import Window, slide_back, spatial, spatial_shape, window_of
+from onward.autodiff.rules.pool_window import always_full, counts, may_be_empty, may_miss, pooling_window
+from onward.autodiff.rules.window import Window, slide_back, spatial, spatial_shape
 from onward.graph.builder import Builder
 from onward.graph.nodes import attribute, constant_of
+from onward.graph.restating import stated
 from onward.graph.shapes import rank, static_size
 
 Row = Sequence[ir.Value | None]
@@ -22,14 +24,20 @@ Row = Sequence[ir.Value | None]
 def max_pool(op: Builder, node: ir.Node, dy: ir.Value, _: None = None) -> Row:
     """Each dy goes to the element that was the largest of its window; of equal ones the runtime chooses the first."""
     x, indices = node.inputs[0], op.forward_output(node, 1)
-    window = window_of(op, node, attribute(node, "kernel_shape", ()))
-    reaches = [(k - 1) * d + 1 for k, d in zip(window.kernel, window.dilations, strict=True)]
-    overlap = any(stride < reach for stride, reach in zip(window.strides, reaches, strict=True))
+    window = pooling_window(op, node)
+    overlap = any(stride < extent for stride, extent in zip(window.strides, window.extents, strict=True))
+    places = op.Reshape(indices, [-1])
+    if may_miss(window, spatial(x, len(window.axes))):
+        # A window that reads nothing has no index: what onnxruntime writes is that of any element, or of none.
+        found = counts(op, node, window, padding=False)
+        reads = op.Greater(found if isinstance(found, ir.Value) else op.constant(found, ir.DataType.INT64), 0)
+        places = op.Where(op.Reshape(op.expand_like(reads, dy), [-1]), places, 0)
+        dy = op.Where(reads, dy, 0)
     size = static_size(x)
     zeros = op.full([size] if size is not None else op.Reshape(op.Size(x), [1]), 0, x.dtype)
     # One element may be the largest of several windows.
     reduction = "add" if overlap else None
-    flat = op.ScatterElements(zeros, op.Reshape(indices, [-1]), op.Reshape(dy, [-1]), axis=0, reduction=reduction)
+    flat = op.ScatterElements(zeros, places, op.Reshape(dy, [-1]), axis=0, reduction=reduction)
     if not attribute(node, "storage_order", 0):
         return [op.reshape_like(flat, x)]
     # Indices then count the spatial axes from the first to the last: a tensor with these axes reversed.
@@ -52,58 +60,42 @@ def max_unpool(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
 @vjp("AveragePool")
 def average_pool(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
     """Each dy is shared by the elements of its window, over the number that the mean was taken of."""
-    window = window_of(op, node, attribute(node, "kernel_shape", ()))
-    return [_spread(op, dy / _counts(op, node, window), node, window)]
+    window = pooling_window(op, node)
+    return [_spread(op, dy / _divisors(op, node, window), node, window)]
+
+
+def _divisors(op: Builder, node: ir.Node, window: Window) -> ir.Value | float | np.ndarray:
+    """What each mean was divided by: a number, or an array that broadcasts to y."""
+    padding = bool(attribute(node, "count_include_pad", 0))
+    unpadded = window.start is None and window.after is not None and not any(window.before + window.after)
+    # Before opset 19 onnxruntime divides by the whole kernel, also where a window is larger than the padded image.
+    whole = padding and op.opset < 19 and not attribute(node, "ceil_mode", 0)
+    if whole or ((padding or unpadded) and always_full(window)):
+        return float(math.prod(window.kernel))
+    found = counts(op, node, window, padding=padding)
+    if isinstance(found, ir.Value):
+        return op.cast(op.Max(found, 1), node.inputs[0].dtype)
+    # The mean of nothing is 0.
+    return np.maximum(found, 1)
 
 
 def _spread(op: Builder, dy: ir.Value, node: ir.Node, window: Window) -> ir.Value:
     """Add each dy to all elements of its window: the adjoint of the sum over windows, every channel by itself."""
-    x, y = node.inputs[0], node.outputs[0]
-    sizes = spatial(y, len(window.axes))
+    x, y, n = node.inputs[0], node.outputs[0], len(window.axes)
+    if 0 in spatial(y, n):
+        return op.full(op.shape(x), 0, x.dtype)
+    empty = may_be_empty(window, spatial(y, n))
+    if empty:
+        # One more window, of zeros: onnxruntime has no transposed convolution of nothing.
+        dy = y = op.Pad(dy, [0] * (n + 4) + [int(i in empty) for i in range(n)])
+        window = replace(window, after=None)
+    sizes = spatial(y, n)
     if all(isinstance(size, int) for size in sizes):
         channels = op.Reshape(dy, [-1, 1, *sizes])
     else:
         channels = op.Reshape(dy, op.Concat([-1, 1], spatial_shape(op, y), axis=0))
     ones = op.constant(np.ones((1, 1, *window.kernel)), x.dtype)
     return op.reshape_like(slide_back(op, channels, ones, x, window, y, group=1), x)
-
-
-def _counts(op: Builder, node: ir.Node, window: Window) -> ir.Value | float | np.ndarray:
-    """How many elements each mean was taken of: a number, or an array that broadcasts to y."""
-    include_pad = attribute(node, "count_include_pad", 0)
-    unpadded = window.start is None and window.after is not None and not any(window.before + window.after)
-    # Only with ceil_mode can a window reach beyond the padding, and what lies there never counts.
-    ceil_mode = window.after is None and window.start is None
-    if not ceil_mode and (include_pad or unpadded):
-        return float(math.prod(window.kernel))
-    n = len(window.axes)
-    edges = attribute(node, "pads", (0,) * 2 * n) if include_pad else (0,) * 2 * n
-    known, found = np.ones([1] * n), []
-    for i in range(n):
-        count = _counts_along(op, node, window, i, edges[i], edges[n + i])
-        shape = [-1 if j == i else 1 for j in range(n)]
-        if isinstance(count, ir.Value):
-            found.append(op.Reshape(op.cast(count, node.inputs[0].dtype), shape))
-        else:
-            known = known * count.reshape(shape)
-    return functools.reduce(lambda total, count: count * total, found, known)
-
-
-def _counts_along(
-    op: Builder, node: ir.Node, window: Window, i: int, edge_before: int, edge_after: int
-) -> ir.Value | np.ndarray:
-    """For each window along spatial axis i, how many of its places lie in the data or within the edges around it."""
-    x, y, axis = node.inputs[0], node.outputs[0], i + 2
-    places = np.arange(window.kernel[i]) * window.dilations[i]
-    size, number = (spatial(value, len(window.axes))[i] for value in (x, y))
-    if window.start is None and isinstance(size, int) and isinstance(number, int):
-        read = np.arange(number)[:, None] * window.strides[i] - window.before[i] + places
-        return ((read >= -edge_before) & (read < size + edge_after)).sum(axis=1)
-    before = window.before[i] if window.start is None else op.Gather(window.start, [i], axis=0)
-    starts = op.Range(0, op.Squeeze(op.dim(y, axis), [0]), 1) * window.strides[i] - before
-    read = op.Unsqueeze(starts, [1]) + places
-    inside = op.And(op.Greater(read, -edge_before - 1), op.Less(read, op.dim(x, axis) + edge_after))
-    return op.ReduceSum(op.cast(inside, ir.DataType.INT64), [1], keepdims=0)
 
 
 @vjp("GlobalAveragePool")
@@ -125,11 +117,11 @@ def global_max_pool(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
 @vjp("LpPool", "GlobalLpPool")
 def lp_pool(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
     """y = (sum |x|^p)^(1/p), so dx = sign(x) |x|^(p-1) times the dy y^(1-p) of its windows; 0 where y is 0."""
-    x, y, p = node.inputs[0], node.outputs[0], int(attribute(node, "p", 2))
+    x, y, p = node.inputs[0], stated(node.outputs[0]), int(attribute(node, "p", 2))
     zero = op.Equal(y, 0)
     share = dy if p == 1 else op.Where(zero, 0, dy / _power(op, op.Where(zero, 1, y), p - 1))
     if node.op_type == "LpPool":
-        share = _spread(op, share, node, window_of(op, node, attribute(node, "kernel_shape", ())))
+        share = _spread(op, share, node, pooling_window(op, node))
     # sign(x) |x|^(p-1), written without a kink where p is even.
     slope = _power(op, x, p - 1) if p % 2 == 0 else op.Sign(x) * _power(op, x, p - 1) if p > 1 else op.Sign(x)
     return [slope * share]

@@ -18,7 +18,8 @@ from onward.graph.shapes import Dim, dims
 class Window:
     """Window number i reads the positions ``i * stride - before + j * dilation``, j < kernel, of each spatial axis.
 
-    Where `before` depends on sizes that are not known, `start` is its value at run time instead, int64 `[n]`.
+    Where `before` depends on sizes that are not known, `start` is its value at run time instead, int64 `[n]`. It is
+    negative where the first window begins within the data, which only pooling has, and where strides leave gaps.
     """
 
     kernel: tuple[Dim, ...]
@@ -38,6 +39,11 @@ class Window:
         """How far a window reaches, dilation included."""
         pairs = zip(self.kernel, self.dilations, strict=True)
         return tuple((size - 1) * dilation + 1 if isinstance(size, int) else None for size, dilation in pairs)
+
+    @property
+    def gaps(self) -> bool:
+        """Whether windows may leave positions between them."""
+        return any(not isinstance(k, int) or k < stride for k, stride in zip(self.kernel, self.strides, strict=True))
 
     def beyond(self, sizes: Sequence[Dim], counts: Sequence[Dim]) -> tuple[Dim, ...]:
         """How many positions the last window reads after the data; negative: how many of the data no window reads."""
@@ -159,12 +165,18 @@ def slide_back(
     room = [stride - 1 for stride in strides]
     if window.start is not None:
         full = op.ConvTranspose(dy, w, strides=strides, dilations=dilations, group=group, output_padding=room)
-        return op.Slice(full, window.start, window.start + spatial_shape(op, x), window.axes)
-    cut, end = [], []
+        end = window.start + spatial_shape(op, x)
+        if not window.gaps:
+            return op.Slice(full, window.start, end, window.axes)
+        # Pad cuts where a number is negative.
+        return op.Pad(full, op.Concat([0, 0], -window.start, [0, 0], end - spatial_shape(op, full), axis=0))
+    cut, end, unread = [], [], []
     for index, beyond in enumerate(window.beyond(spatial(x, len(strides)), spatial(y, len(strides)))):
+        unread.append(0)
         if isinstance(beyond, int):
             end.append(max(beyond, 0))
-            room[index] = max(-beyond, 0)
+            room[index] = min(max(-beyond, 0), strides[index] - 1)
+            unread[index] = max(-beyond, 0) - room[index]
         elif window.after is not None:
             end.append(window.after[index])
             cut += [index] * (strides[index] > 1)
@@ -176,10 +188,13 @@ def slide_back(
         w,
         strides=strides,
         dilations=dilations,
-        pads=[*window.before, *end],
+        pads=[*(max(before, 0) for before in window.before), *end],
         group=group,
         output_padding=room if any(room) else None,
     )
+    late = [max(-before, 0) for before in window.before]
+    if any(late + unread):
+        dx = op.Pad(dx, [0, 0, *late, 0, 0, *unread])
     if not cut:
         return dx
     ends = op.Gather(op.shape(x), np.array(cut, np.int64) + 2, axis=0)
