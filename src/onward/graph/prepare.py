@@ -130,7 +130,10 @@ def _read(model: ModelLike) -> ir.Model:
             raise InvalidModelError(f"there is no model file at {str(path)!r}")
         refuse_ort_format(path)
         try:
-            loaded = from_proto(onnx.load(path, load_external_data=False))
+            proto = onnx.load(path, load_external_data=False)
+            if not proto.HasField("graph"):
+                raise ValueError("it has no graph; is it empty?")
+            loaded = from_proto(proto)
             ir.external_data.set_base_dir(loaded.graph, path.parent)
             return loaded
         except Exception as error:
