@@ -217,11 +217,14 @@ def subject_of(
     stored = {tensor.name for tensor in graph.initializer}
     parameters = {name: name for name in wrt}
     given: Feeds = {}
+    # Before opset 14, Reshape does not make empty tensors of any shape.
+    reshapes_empty = any(entry.domain in ("", "ai.onnx") and entry.version >= 14 for entry in copy.opset_import)
     for value in list(graph.input):
         name, array = value.name, feeds.get(value.name)
         if array is None or name in stored:
             continue
-        if name in wrt and (layout == "symbolic" or (layout == "batch" and name == data)):
+        computed = layout == "symbolic" or (layout == "batch" and name == data)
+        if name in wrt and computed and (array.size or reshapes_empty):
             parameters[name] = _compute(graph, value, array, layout)
             given[value.name] = array
         elif name in wrt or name in statistics or (name in constants and layout != "symbolic"):
@@ -242,7 +245,7 @@ def _compute(graph: onnx.GraphProto, value: onnx.ValueInfoProto, array: np.ndarr
     parameter, value.name, shape = f"{name}.parameter", f"{name}.like", f"{name}.shape"
     _forget_sizes(value, layout)
     graph.initializer.append(numpy_helper.from_array(array.reshape(-1), parameter))
-    literal: dict[str, Any] = {} if array.size else {"allowzero": 1}  # since opset 14
+    literal: dict[str, Any] = {} if array.size else {"allowzero": 1}
     nodes = [
         helper.make_node("Shape", [value.name], [shape]),
         helper.make_node("Reshape", [parameter, shape], [name], **literal),
