@@ -10,10 +10,18 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.autodiff.registry import vjp
-from onward.autodiff.rules.pool_window import always_full, counts, may_be_empty, may_miss, pooling_window
+from onward.autodiff.rules.pool_window import (
+    always_full,
+    counts,
+    cuts_the_image,
+    may_be_empty,
+    may_miss,
+    pooling_window,
+)
 from onward.autodiff.rules.window import Window, slide_back, spatial, spatial_shape
+from onward.errors import NotDifferentiableError
 from onward.graph.builder import Builder
-from onward.graph.nodes import attribute, constant_of
+from onward.graph.nodes import attribute, constant_of, describe
 from onward.graph.restating import stated
 from onward.graph.shapes import rank, static_size
 
@@ -61,6 +69,11 @@ def max_unpool(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
 def average_pool(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
     """Each dy is shared by the elements of its window, over the number that the mean was taken of."""
     window = pooling_window(op, node)
+    if cuts_the_image(node, window):
+        raise NotDifferentiableError(
+            f"{describe(node)} has dilations and strides beyond its kernel with auto_pad SAME: its padding is negative, "
+            "and onnxruntime then leaves out elements at the end that the standard does not. Write its pads down."
+        )
     return [_spread(op, dy / _divisors(op, node, window), node, window)]
 
 

@@ -29,6 +29,12 @@ def _pads_itself(node: ir.Node) -> bool:
     return attribute(node, "auto_pad", "NOTSET") in ("SAME_UPPER", "SAME_LOWER")
 
 
+def cuts_the_image(node: ir.Node, window: Window) -> bool:
+    """Whether the padding of a node may be negative, and its dilated windows reach what that cuts off."""
+    rows = zip(window.kernel, window.strides, window.dilations, strict=True)
+    return _pads_itself(node) and any(stride > size and dilation > 1 for size, stride, dilation in rows)
+
+
 def _same_window(op: Builder, node: ir.Node, kernel: tuple[int, ...]) -> Window:
     n, upper = len(kernel), attribute(node, "auto_pad", "NOTSET") == "SAME_UPPER"
     strides, dilations = attribute(node, "strides", (1,) * n), attribute(node, "dilations", (1,) * n)
