@@ -255,5 +255,5 @@ def test_negative_padding_of_dilated_means(auto_pad: str) -> None:
     ]
     graph = helper.make_graph([node], "graph", infos[:1], infos[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
-    with pytest.raises(NotDifferentiableError, match="mean.*auto_pad SAME.*Write its pads down"):
+    with pytest.raises(NotDifferentiableError, match=r"mean.*auto_pad SAME.*Write its pads down"):
         gradient(model, wrt=["x"])

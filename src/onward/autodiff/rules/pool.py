@@ -71,7 +71,7 @@ def average_pool(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
     window = pooling_window(op, node)
     if cuts_the_image(node, window):
         raise NotDifferentiableError(
-            f"{describe(node)} has dilations and strides beyond its kernel with auto_pad SAME: its padding is negative, "
+            f"{describe(node)} has dilations and strides beyond its kernel and auto_pad SAME: its padding is negative, "
             "and onnxruntime then leaves out elements at the end that the standard does not. Write its pads down."
         )
     return [_spread(op, dy / _divisors(op, node, window), node, window)]
