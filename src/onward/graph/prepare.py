@@ -132,7 +132,7 @@ def _read(model: ModelLike) -> ir.Model:
         try:
             proto = onnx.load(path, load_external_data=False)
             if not proto.HasField("graph"):
-                raise ValueError("it has no graph; is it empty?")
+                raise ValueError("the model is empty: it has no graph")
             loaded = from_proto(proto)
             ir.external_data.set_base_dir(loaded.graph, path.parent)
             return loaded
