@@ -98,10 +98,22 @@ def check(path: Path, feeds: Arrays, *, differences: bool = True) -> Report:
     return report
 
 
+# Of the largest element of a tensor. Sums over 100,000 places in another order, and Relus that this turns on or off,
+# move single elements by up to 5e-3; where they do, both gradients are equally near to differences in float64.
+_TRAINING_TOLERANCE = 2e-2
+
+
 def _difference_of_training(model: onnx.ModelProto, feeds: Arrays, outputs: list[str], weights: list[str]) -> str:
     stored = {tensor.name for tensor in model.graph.initializer}
     try:
-        check_training(model, feeds, wrt=[name for name in weights if name in stored], of=outputs, layouts=["static"])
+        check_training(
+            model,
+            feeds,
+            wrt=[name for name in weights if name in stored],
+            of=outputs,
+            layouts=["static"],
+            tolerance=_TRAINING_TOLERANCE,
+        )
     except (AssertionError, onward.OnwardError) as error:
         return str(error).splitlines()[0]
     return ""
