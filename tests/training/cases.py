@@ -159,7 +159,7 @@ def _normalisations() -> Iterator[Case]:
 
 def _activations() -> Iterator[Case]:
     for bounds in ("low, high", "low"):
-        # No element is at a bound, where there are two gradients.
+        # On the bounds: test_lowering.test_activations_on_their_bounds.
         text = f"h = MatMul(x, w) s = Add(h, odd) c = Clip(s, {bounds}) y = MatMul(c, v)"
         settings = "number low = {0.0}, number high = {0.7}, number odd = {0.03}"
         yield Case(f"clipped by {bounds}", text, {"x": (4, 5)}, {"w": (5, 6), "v": (6, 3)}, settings=settings)

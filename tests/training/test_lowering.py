@@ -159,6 +159,16 @@ def test_activations_on_their_bounds():
     check_training(model, {"x": x}, wrt=["x", "b", "v"])
 
 
+def test_an_infinite_maximum_leaves_its_neighbours_alone():
+    model = parsed("""pooled (float[1, 1, 4, 4] x) => (float[1, 1, 2, 2] y) {
+        m = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(x)
+        y = Tanh(m)
+    }""")
+    x = np.linspace(-1, 1, 16, dtype=np.float32).reshape(1, 1, 4, 4)
+    x[0, 0, 0, 0] = np.inf
+    check_training(model, {"x": x}, wrt=["x"], layouts=["static"])
+
+
 def parsed(body: str, opset: int = 17) -> onnx.ModelProto:
     return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]> {body}')
 
