@@ -19,6 +19,7 @@ from onward.losses.probability import bce, bce_with_logits, binary_focal, kl_div
 from onward.losses.registry import get, names
 from onward.losses.regression import gaussian_nll, huber, l1, mse, poisson_nll, smooth_l1
 from onward.losses.target import class_indices, like_prediction, one_per_row
+from onward.losses.weighted import weighted
 
 __all__ = [
     "Loss",
@@ -57,4 +58,5 @@ __all__ = [
     "target_inputs",
     "targets",
     "triplet",
+    "weighted",
 ]

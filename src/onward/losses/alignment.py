@@ -12,6 +12,7 @@ from onward.graph.recurrence import Values, recur
 from onward.graph.shapes import dims
 from onward.losses.base import check_reduction, targets
 from onward.losses.target import checked_labels
+from onward.losses.terms import Terms, mean_of
 
 # The logarithm of probability 0: finite, so that differences and slopes are never nan, and so low that a sum with the
 # logarithm of any probability that a float can hold stays far below that of a path which is possible.
@@ -40,6 +41,22 @@ def lengths(predictions: Sequence[ir.Value], *, batch_first: bool = False) -> ir
     return _fresh(_batch(predictions, batch_first))
 
 
+def one_per_sequence(predictions: Sequence[ir.Value], *, batch_first: bool = False) -> ir.Value:
+    """A number for each sample, `[N]` in the type of the prediction."""
+    return ir.Value(name=None, type=predictions[0].type, shape=ir.Shape(_batch(predictions, batch_first)))
+
+
+def _over_lengths(op: Builder, rows: ir.Value, *, target_lengths: ir.Value, **others: object) -> Terms:
+    """The mean is that of the losses divided by their target lengths."""
+    return Terms(rows / _divisors(op, target_lengths, rows))
+
+
+def _divisors(op: Builder, target_lengths: ir.Value, rows: ir.Value) -> ir.Value:
+    assert rows.dtype is not None
+    return op.cast(op.Where(op.Less(target_lengths, 1), 1, target_lengths), rows.dtype)
+
+
+@mean_of(_over_lengths, one_per_sequence)
 @targets(labels=label_rows, input_lengths=lengths, target_lengths=lengths)
 def ctc(
     op: Builder,
@@ -103,9 +120,7 @@ def ctc(
     possible = op.Less(rows, -_IMPOSSIBLE / 2)
     rows = op.Where(possible, rows, 0.0 if zero_infinity else float("inf"))
     if reduction == "mean":
-        assert rows.dtype is not None
-        rows = rows / op.cast(op.Where(op.Less(target_lengths, 1), 1, target_lengths), rows.dtype)
-        loss = op.ReduceMean(rows, keepdims=0)
+        loss = op.ReduceMean(rows / _divisors(op, target_lengths, rows), keepdims=0)
     elif reduction == "sum":
         loss = op.ReduceSum(rows, keepdims=0)
     else:

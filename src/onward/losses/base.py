@@ -136,7 +136,7 @@ def declared_signature(loss: Loss) -> LossSignature | None:
 
 def target_inputs(loss: Loss, predictions: Sequence[ir.Value]) -> dict[str, ir.Value]:
     """Fresh values for the targets of a loss, by parameter name; they are in no graph yet."""
-    inputs, options = {}, _options(loss)
+    inputs, options = {}, options_of(loss)
     for name, kind in loss_signature(loss, len(predictions)).targets.items():
         inputs[name] = declare(kind, predictions, options).value
         inputs[name].name = name
@@ -156,7 +156,7 @@ def apply(op: Builder, loss: Loss, predictions: Sequence[ir.Value], targets: Map
     last = op.graph[-1] if len(op.graph) else None
     with op, op.scope("loss"):
         if declared_signature(loss) is None:
-            values.update(match(op, loss, values, signature.predictions, signature.targets, _options(loss)))
+            values.update(match(op, loss, values, signature.predictions, signature.targets, options_of(loss)))
         with traced(f"the loss {loss_name(loss)}"):
             result = loss(op, **values)
     _check_result(op, loss, result, last)
@@ -183,9 +183,9 @@ def _check_result(op: Builder, loss: Loss, result: Any, last: ir.Node | None) ->
         )
 
 
-def _options(loss: Loss) -> dict[str, Any]:
+def options_of(loss: Loss) -> dict[str, Any]:
     """The options that functools.partial has set."""
-    return {**_options(loss.func), **loss.keywords} if isinstance(loss, functools.partial) else {}
+    return {**options_of(loss.func), **loss.keywords} if isinstance(loss, functools.partial) else {}
 
 
 def loss_name(loss: Loss) -> str:

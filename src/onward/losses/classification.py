@@ -11,8 +11,33 @@ from onward.graph.opsets import NeedsOpsetError
 from onward.graph.shapes import dims
 from onward.losses.base import Weights, check_reduction, reduce, targets
 from onward.losses.target import checked_labels, class_axis, class_indices, like_prediction
+from onward.losses.terms import Terms, mean_of
 
 
+def _weights_that_count(
+    op: Builder,
+    rows: ir.Value,
+    *,
+    prediction: ir.Value,
+    labels: ir.Value,
+    weight: Weights | None = None,
+    ignore_index: int | None = None,
+    **others: object,
+) -> Terms:
+    """The mean divides by the sum of w[label] over the rows that are not ignored."""
+    found = _class_weights(op, prediction, weight)
+    if found is None and ignore_index is None:
+        return Terms(rows)
+    return Terms(rows, _row_weights(op, labels, found, ignore_index, rows))
+
+
+def _rows_that_count(
+    op: Builder, rows: ir.Value, *, labels: ir.Value, ignore_index: int | None = None, **others: object
+) -> Terms:
+    return Terms(rows) if ignore_index is None else Terms(rows, _row_weights(op, labels, None, ignore_index, rows))
+
+
+@mean_of(_weights_that_count)
 @targets(labels=class_indices)
 def cross_entropy(
     op: Builder,
@@ -72,6 +97,7 @@ def soft_cross_entropy(
     return reduce(op, -rows, reduction)
 
 
+@mean_of(_weights_that_count)
 @targets(labels=class_indices)
 def nll(
     op: Builder,
@@ -90,6 +116,7 @@ def nll(
     return _without_batch(op, loss, alone, reduction)
 
 
+@mean_of(_rows_that_count)
 @targets(labels=class_indices)
 def focal(
     op: Builder,

@@ -48,6 +48,12 @@ def one_per_row(predictions: Sequence[ir.Value]) -> ir.Value:
     return _fresh(predictions[0].dtype, _without_class_axis(predictions[0]))
 
 
+def one_per_sample(predictions: Sequence[ir.Value]) -> ir.Value:
+    """A number for each sample, along the first axis: `[N]` in the type of the prediction."""
+    first = predictions[0]
+    return _fresh(first.dtype, ir.Shape([None] if first.shape is None else list(first.shape)[:1]))
+
+
 def class_axis(x: ir.Value) -> int:
     """1, or 0 where there is only one axis, as in torch."""
     return 0 if x.shape is not None and len(x.shape) == 1 else 1
