@@ -162,6 +162,22 @@ def col2im(rng: np.random.Generator) -> Sized:
     return Sized("Col2Im", [x, np.array(image), np.array(block)])
 
 
+@draws("Attention")
+def attention(rng: np.random.Generator) -> Sized:
+    heads, group = _sizes(rng, 2, 1, 4)
+    batch, queries, keys, past, width, value_width = _sizes(rng, 6, 1, 6)
+    shapes = [(batch, heads * group, queries, width), (batch, heads, keys, width), (batch, heads, keys, value_width)]
+    attributes: dict[str, Any] = {}
+    if _chance(rng):
+        shapes = [(batch, length, number * size) for batch, number, length, size in shapes]
+        attributes = {"q_num_heads": heads * group, "kv_num_heads": heads}
+    inputs: list[np.ndarray | None] = [_data(rng, *shape) for shape in shapes]
+    if _chance(rng):
+        inputs += [None, _data(rng, batch, heads, past, width), _data(rng, batch, heads, past, value_width)]
+    outputs, opset = int(rng.choice([1, 3, 4])), int(rng.choice([23, 24]))
+    return Sized("Attention", inputs, attributes, outputs=outputs, opset=opset, fed=(0, 1, 2, 4, 5))
+
+
 # Resizing -------------------------------------------------------------------------------------------------------
 
 _RATIOS = [1 / 3, 0.3, 0.5, 0.6, 2 / 3, 5 / 6, 0.7, 0.9, 1.0, 1.1, 7 / 6, 1.5, 5 / 3, 2.0, 2.3, 2.5]

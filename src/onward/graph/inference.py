@@ -8,6 +8,7 @@ import onnx
 import onnx_ir as ir
 
 from onward.errors import InvalidModelError
+from onward.graph.attention import Attentions
 from onward.graph.kernel_sizes import contradicts, doubtful, kernel_shape
 from onward.graph.nodes import all_values, describe, subgraphs
 from onward.graph.proto import has_map
@@ -87,16 +88,16 @@ def _implied(model: ir.Model, tried: Collection[ir.Value]) -> Annotations:
 def _infer_from(model: ir.Model, annotations: Annotations, known: Annotations) -> None:
     """Infer types and shapes of all values from nothing but inputs, initializers and what is `known`."""
     corrected: Annotations = {}
-    slices = Slices(model)
+    slices, attentions = Slices(model), Attentions(model)
     for rounds_left in reversed(range(_MOST_ROUNDS)):
         for value, (value_type, _) in annotations.items():
             # The checker wants graph outputs to have a type.
             unknown = (value_type if value.is_graph_output() else None, None)
             value.type, value.shape = corrected.get(value) or known.get(value, unknown)
-        error = _infer_once(model, [*corrected, *(node.outputs[0] for node in slices.hidden)])
+        error = _infer_once(model, [*corrected, *(node.outputs[0] for node in slices.hidden)], attentions)
         negative = _negative_size(model)
         found = _corrections(model, everywhere=error is not None, forget=rounds_left < 2)
-        if negative is None and rounds_left and (_changes(found, corrected) | slices.reveal()):
+        if negative is None and rounds_left and (_changes(found, corrected) | slices.reveal() | attentions.learn()):
             corrected.update(found)
             continue
         if negative is None and error is None:
@@ -121,14 +122,16 @@ def _changes(found: Annotations, corrected: Annotations) -> bool:
     return any(corrected.get(value) != correction for value, correction in found.items())
 
 
-def _infer_once(model: ir.Model, hidden: Iterable[ir.Value]) -> Exception | None:
+def _infer_once(model: ir.Model, hidden: Iterable[ir.Value], attentions: Attentions) -> Exception | None:
     """Learn what onnx infers; after an error, which is returned, what it finds out all the same."""
     marked = [node for node in (value.producer() for value in hidden) if node is not None]
     for node in marked:
         node.metadata_props[HIDDEN] = "1"
+    attentions.mark()
     proto = put_stand_ins(skeleton(model))
     for node in marked:
         node.metadata_props.pop(HIDDEN, None)
+    attentions.unmark()
     error = None
     try:
         hide_long_vectors(proto)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import onnx
@@ -13,6 +13,7 @@ from onnx_ir.passes import common as passes
 
 from onward.errors import InvalidModelError
 from onward.graph import contrib, ml  # noqa: F401  they register what is rewritten
+from onward.graph.attention import is_misjudged
 from onward.graph.blame import blaming_model
 from onward.graph.budget import check_budget
 from onward.graph.external import read_small_weights
@@ -65,9 +66,8 @@ def prepare(model: ModelLike, keep: Collection[tuple[str, str]] = ()) -> ir.Mode
     simplify(copy)
     copy = rewrite(copy, keep)
     simplify(copy)
-    if any(node.op_type == "SequenceMap" and node.domain == "" for node in copy.graph.all_nodes()):
-        # Over sequences of unknown length: a Loop.
-        copy = expand(copy, ["SequenceMap"])
+    if defined := [name for name, is_unfit in _UNFIT.items() if any(map(is_unfit, copy.graph.all_nodes()))]:
+        copy = expand(copy, defined)
         infer_shapes(copy)
         simplify(copy)
     if OLDEST <= copy.opset_imports.get("", 1) < 14 and any(_loses_rank(node) for node in copy.graph):
@@ -77,6 +77,13 @@ def prepare(model: ModelLike, keep: Collection[tuple[str, str]] = ()) -> ir.Mode
         infer_shapes(copy)
     restate_sizes(copy)
     return copy
+
+
+# Operators, and which nodes of them have to be replaced by their definition.
+_UNFIT: dict[str, Callable[[ir.Node], bool]] = {
+    "Attention": is_misjudged,
+    "SequenceMap": lambda node: node.op_type == "SequenceMap" and node.domain == "",  # of unknown length: a Loop
+}
 
 
 def checked(model: ModelLike) -> ir.Model:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 import onnx
 from onnx import helper
 
+from onward.graph.attention import show_attentions
 from onward.graph.guard import show_guards
 
 # Written to nodes that inference must not see; what is known of their sizes is in the value_info of their results.
@@ -26,7 +27,8 @@ def put_stand_ins(proto: onnx.ModelProto) -> onnx.ModelProto:
                 _become(node, "Identity", node.input[:1])  # onnx infers nothing of it
     _show_constants_to_bodies(proto)
     for graph in list(_graphs(proto)):
-        _hide_marked(graph, proto.graph)
+        if _hide_marked(graph) | show_attentions(graph, _UNKNOWN):
+            _declare_unknown(proto.graph)
     return proto
 
 
@@ -128,16 +130,22 @@ def _show_constants_to_bodies(proto: onnx.ModelProto) -> None:
             copy.name = f"{name}/in/{graph.name}"
 
 
-def _hide_marked(graph: onnx.GraphProto, main: onnx.GraphProto) -> None:
-    """In place of nodes that are marked: a Tile of which only the rank follows."""
+def _hide_marked(graph: onnx.GraphProto) -> bool:
+    """In place of nodes that are marked: a Tile of which only the rank follows. Whether there were any."""
+    found = False
     for index in reversed(range(len(graph.node))):
         node = graph.node[index]
         if not any(entry.key == HIDDEN for entry in node.metadata_props):
             continue
-        if all(value.name != _UNKNOWN for value in main.input):
-            main.input.append(helper.make_tensor_value_info(_UNKNOWN, onnx.TensorProto.INT64, None))
+        found = True
         _become(node, "Tile", [node.input[0], _UNKNOWN])
         for output in node.output[1:]:  # the places of the maxima, in the shape of these
             places = helper.make_node("Cast", node.output[:1], [output], to=onnx.TensorProto.INT64)
             graph.node.insert(index + 1, places)
         del node.output[1:]
+    return found
+
+
+def _declare_unknown(main: onnx.GraphProto) -> None:
+    if all(value.name != _UNKNOWN for value in main.input):
+        main.input.append(helper.make_tensor_value_info(_UNKNOWN, onnx.TensorProto.INT64, None))
