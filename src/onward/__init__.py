@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from onward import api, artifacts, losses, onnxblock, optim, testing, torch
+    from onward import api, artifacts, losses, metrics, onnxblock, optim, testing, torch
     from onward.autodiff.custom import nondifferentiable, vjp
     from onward.autodiff.gradient import gradient
     from onward.errors import OnwardError
@@ -25,6 +25,7 @@ __all__ = [
     "gradient",
     "initial_state",
     "losses",
+    "metrics",
     "nondifferentiable",
     "onnxblock",
     "optim",

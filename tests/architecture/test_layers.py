@@ -30,6 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "training": BASE | {"graph", "autodiff", "losses", "optim"},
     # A device without onnx and onnx_ir can train, so this one stands on nothing that builds graphs.
     "runtime": BASE,
+    "metrics": {"errors"},
     "report": BUILD,
     "testing": FRONT,
     # Front-ends. They never import each other, but artifacts are made of blocks.
@@ -37,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "onnxblock": FRONT,
     "step": FRONT,
     "api": FRONT,
-    "trainer": FRONT,
+    "trainer": FRONT | {"metrics"},
     "sklearn": FRONT,
     "torch": FRONT,
     "cli": FRONT | {"report"},

@@ -19,6 +19,7 @@ PUBLIC_MODULES = [
     "onward.errors",
     "onward.experimental",
     "onward.losses",
+    "onward.metrics",
     "onward.onnxblock",
     "onward.onnxblock.blocks",
     "onward.onnxblock.loss",
