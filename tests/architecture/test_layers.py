@@ -53,7 +53,9 @@ MAY_BE_IMPORTED_BY: dict[str, set[str]] = {
     | {"report", "testing", "artifacts", "onnxblock", "step", "trainer", "sklearn", "torch", "cli", "experimental"},
     "onnx_ir": BUILD | {"report", "testing", "artifacts", "onnxblock", "step", "trainer", "sklearn", "torch", "cli"},
     "llvmlite": {"runtime"},
+    "matplotlib": {"trainer"},
     "onnxruntime": {"runtime", "testing"},
+    "pandas": {"trainer"},
     "torch": {"torch", "experimental"},
 }
 

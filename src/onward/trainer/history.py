@@ -59,7 +59,9 @@ class History:
         if not isinstance(key, str):
             return self.epochs[key]
         if key not in self.columns:
-            raise UnknownNameError(f"the history has no {key!r}; it has {', '.join(map(repr, self.columns)) or 'nothing'}")
+            raise UnknownNameError(
+                f"the history has no {key!r}; it has {', '.join(map(repr, self.columns)) or 'nothing'}"
+            )
         return [row.get(key) for row in self.epochs]
 
     def best(self, name: str = "loss", *, higher: bool = False) -> dict[str, Any]:
