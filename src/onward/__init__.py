@@ -9,18 +9,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from onward import api, artifacts, losses, metrics, onnxblock, optim, testing, torch
+    from onward import api, artifacts, callbacks, losses, metrics, onnxblock, optim, testing, torch
     from onward.autodiff.custom import nondifferentiable, vjp
     from onward.autodiff.gradient import gradient
     from onward.errors import OnwardError
     from onward.report.inspection import check
     from onward.step import initial_state, training_step
+    from onward.trainer.trainer import Trainer
 
 __version__ = "0.1.0"
 __all__ = [
     "OnwardError",
+    "Trainer",
     "api",
     "artifacts",
+    "callbacks",
     "check",
     "gradient",
     "initial_state",
@@ -37,6 +40,7 @@ __all__ = [
 
 _HOMES = {
     "OnwardError": "onward.errors",
+    "Trainer": "onward.trainer.trainer",
     "check": "onward.report.inspection",
     "gradient": "onward.autodiff.gradient",
     "initial_state": "onward.step",

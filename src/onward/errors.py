@@ -42,6 +42,10 @@ class UnknownShapeError(OnwardError):
     """A gradient rule needs a rank or a dimension that shape inference could not find."""
 
 
+class NonFiniteError(OnwardError):
+    """A loss or a parameter is NaN or infinite, so training stopped; parameters are those before that step."""
+
+
 class OnwardWarning(UserWarning):
     """Base of all warnings of onward: it works, but maybe not as meant."""
 

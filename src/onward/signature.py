@@ -29,6 +29,7 @@ class Role(str, Enum):
     BUFFER = "buffer"  # changed by the forward pass, not by the optimizer: running statistics
     SLOT = "slot"  # state of the optimizer that belongs to one parameter
     GRADIENT = "gradient"
+    WEIGHT = "weight"  # what the gradients of this pass are multiplied with
     RESET = "reset"  # whether gradients replace (true) or join (false) what the gradient buffers hold
     LEARNING_RATE = "learning_rate"
     STEP = "step"  # the number of this update, from 1

@@ -31,6 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # A device without onnx and onnx_ir can train, so this one stands on nothing that builds graphs.
     "runtime": BASE,
     "metrics": {"errors"},
+    "callbacks": {"errors", "runtime"},
     "report": BUILD,
     "testing": FRONT,
     # Front-ends. They never import each other, but artifacts are made of blocks.
@@ -38,42 +39,25 @@ MAY_IMPORT: dict[str, set[str]] = {
     "onnxblock": FRONT,
     "step": FRONT,
     "api": FRONT,
-    "trainer": FRONT | {"metrics"},
+    "trainer": FRONT | {"callbacks", "metrics"},
     "sklearn": FRONT,
     "torch": FRONT,
     "cli": FRONT | {"report"},
     "__main__": {"cli"},
     "experimental": FRONT,
-    # The training part of onnxcustom stands on TrainingSession and TrainingAgent, and runs the one loop.
-    "onnxcustom": FRONT | {"trainer"},
-    "as_onnxcustom": {"errors"},
     "as_onnxruntime_training": FRONT | {"artifacts", "onnxblock", "api", "experimental"},
 }
 
 # Package from outside -> the parts that may import it. The standard library and numpy are open to all.
 MAY_BE_IMPORTED_BY: dict[str, set[str]] = {
     "onnx": BUILD
-    | {
-        "report",
-        "testing",
-        "artifacts",
-        "onnxblock",
-        "step",
-        "trainer",
-        "sklearn",
-        "torch",
-        "cli",
-        "experimental",
-        "onnxcustom",
-    },
-    "onnx_ir": BUILD
-    | {"report", "testing", "artifacts", "onnxblock", "step", "trainer", "sklearn", "torch", "cli", "onnxcustom"},
+    | {"report", "testing", "artifacts", "onnxblock", "step", "trainer", "sklearn", "torch", "cli", "experimental"},
+    "onnx_ir": BUILD | {"report", "testing", "artifacts", "onnxblock", "step", "trainer", "sklearn", "torch", "cli"},
     "llvmlite": {"runtime"},
-    "matplotlib": {"trainer"},
+    "tensorboard": {"callbacks"},
+    "tqdm": {"trainer"},
     "onnxruntime": {"runtime", "testing"},
-    "pandas": {"trainer"},
     "torch": {"torch", "experimental"},
-    "skl2onnx": {"onnxcustom"},
 }
 
 

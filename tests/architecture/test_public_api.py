@@ -16,6 +16,7 @@ PUBLIC_MODULES = [
     "onward.api",
     "onward.artifacts",
     "onward.autodiff.registry",
+    "onward.callbacks",
     "onward.errors",
     "onward.experimental",
     "onward.losses",

@@ -18,6 +18,7 @@ from onward.losses.model import from_model
 from onward.losses.probability import bce, bce_with_logits, binary_focal, kl_div
 from onward.losses.registry import get, names
 from onward.losses.regression import gaussian_nll, huber, l1, mse, poisson_nll, smooth_l1
+from onward.losses.share import share
 from onward.losses.target import class_indices, like_prediction, one_per_row
 from onward.losses.weighted import weighted
 
@@ -52,6 +53,7 @@ __all__ = [
     "poisson_nll",
     "prediction_count",
     "reduce",
+    "share",
     "smooth_l1",
     "soft_cross_entropy",
     "soft_margin",

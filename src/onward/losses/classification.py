@@ -37,7 +37,21 @@ def _rows_that_count(
     return Terms(rows) if ignore_index is None else Terms(rows, _row_weights(op, labels, None, ignore_index, rows))
 
 
-@mean_of(_weights_that_count)
+def _count_weights(
+    *, labels: np.ndarray, weight: Weights | None = None, ignore_index: int | None = None, **others: object
+) -> np.ndarray | None:
+    """The same of arrays."""
+    if weight is None:
+        return _count_rows(labels=labels, ignore_index=ignore_index)
+    counted = np.ones(labels.shape, bool) if ignore_index is None else labels != ignore_index
+    return np.where(counted, np.asarray(weight, np.float64)[np.where(counted, labels, 0)], 0.0)
+
+
+def _count_rows(*, labels: np.ndarray, ignore_index: int | None = None, **others: object) -> np.ndarray | None:
+    return None if ignore_index is None else (labels != ignore_index).astype(np.float64)
+
+
+@mean_of(_weights_that_count, counted=_count_weights)
 @targets(labels=class_indices)
 def cross_entropy(
     op: Builder,
@@ -97,7 +111,7 @@ def soft_cross_entropy(
     return reduce(op, -rows, reduction)
 
 
-@mean_of(_weights_that_count)
+@mean_of(_weights_that_count, counted=_count_weights)
 @targets(labels=class_indices)
 def nll(
     op: Builder,
@@ -116,7 +130,7 @@ def nll(
     return _without_batch(op, loss, alone, reduction)
 
 
-@mean_of(_rows_that_count)
+@mean_of(_rows_that_count, counted=_count_rows)
 @targets(labels=class_indices)
 def focal(
     op: Builder,

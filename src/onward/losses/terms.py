@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import onnx_ir as ir
 
 from onward.losses.target import TargetKind, one_per_sample
@@ -26,17 +27,24 @@ class Mean(NamedTuple):
     Attributes:
         terms: a function of the builder, of the value for `reduction="none"`, and of what the loss takes, by name.
         samples: the kind of target that has one number for each sample.
+        counted: the shares once more, as a function of arrays, the targets and the options by name; None where all
+            are 1.
     """
 
     terms: Callable[..., Terms]
     samples: TargetKind
+    counted: Callable[..., np.ndarray | None] | None = None
 
 
-def mean_of(terms: Callable[..., Terms], samples: TargetKind = one_per_sample) -> Callable[[L], L]:
-    """Say how a loss takes its mean; `weighted` asks for it."""
+def mean_of(
+    terms: Callable[..., Terms],
+    samples: TargetKind = one_per_sample,
+    counted: Callable[..., np.ndarray | None] | None = None,
+) -> Callable[[L], L]:
+    """Say how a loss takes its mean; `weighted` and `share` ask for it."""
 
     def attach(loss: L) -> L:
-        setattr(loss, _TERMS, Mean(terms, samples))
+        setattr(loss, _TERMS, Mean(terms, samples, counted))
         return loss
 
     return attach

@@ -39,6 +39,7 @@ class BoundSession:
         self._session, self._outputs = session, list(outputs)
         self._parameters = {name: tensors for name, tensors in parameters.items() if name in self.inputs}
         self._idle: list[_Binding] = []  # as many as there were runs at once
+        self._are_tensors = all(value.type.startswith("tensor(") for value in session.get_outputs())
 
     def run(
         self,
@@ -47,7 +48,7 @@ class BoundSession:
         others: Mapping[str, onnxruntime.OrtValue],
     ) -> list[Output]:
         """The outputs of the user; `destinations` says which tensors other outputs become."""
-        if any(isinstance(value, np.ndarray) and value.dtype.kind in "OU" for value in feeds.values()):
+        if not self._are_tensors or any(isinstance(x, np.ndarray) and x.dtype.kind in "OU" for x in feeds.values()):
             return self._run_copying(feeds, destinations, others)
         try:
             binding = self._idle.pop()
@@ -94,7 +95,7 @@ class BoundSession:
     def _run_copying(
         self, feeds: Mapping[str, UserInput], destinations: Destinations, others: Mapping[str, onnxruntime.OrtValue]
     ) -> list[Output]:
-        """The same with copies, because texts cannot be bound."""
+        """The same with copies, because neither texts nor outputs that are no tensors can be bound."""
         parameters = {name: tensors.ortvalue(name) for name, tensors in self._parameters.items()}
         results = self._session.run([*self._outputs, *destinations], {**feeds, **others, **parameters})
         for (tensors, key), array in zip(destinations.values(), results[len(self._outputs) :], strict=True):

@@ -1,7 +1,8 @@
 """Checkpoints: one safetensors file with all of a state, and readable metadata.
 
-Parameters are stored under their own names, optimizer slots as ``optimizer/<slot>/<parameter>``; the metadata says the
-rest as JSON. Any program that reads safetensors can use the file. Checkpoints of onnxruntime-training are read too.
+Parameters are stored under their own names, optimizer slots as ``optimizer/<slot>/<parameter>``, and arrays that belong
+to neither as ``attachment/<name>``; the metadata says the rest as JSON. Any program that reads safetensors can use the
+file. Checkpoints of onnxruntime-training are read too.
 """
 
 from __future__ import annotations
@@ -14,30 +15,44 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from onward.document import Document, parse_value
 from onward.errors import OnwardError
 from onward.runtime import odtc
-from onward.runtime.state import OptimizerState, RandomState, State, TensorType
+from onward.runtime.state import OptimizerState, Property, RandomState, State, TensorType
 from onward.runtime.tensorfile import Entry, NotATensorFileError, TensorFile, dtype_called, name_of, write
 from onward.runtime.tensors import FlatTensors
 
 FORMAT = "onward.checkpoint"
 VERSION = 1
 _SLOT = "optimizer/{slot}/{name}"
+_ATTACHMENT = "attachment/{name}"
 
 
-def save(state: State, path: str | os.PathLike[str], *, include_optimizer: bool = False, nominal: bool = False) -> None:
+def save(
+    state: State,
+    path: str | os.PathLike[str],
+    *,
+    include_optimizer: bool = False,
+    nominal: bool = False,
+    properties: Mapping[str, Property] | None = None,
+    attachments: Mapping[str, np.ndarray] | None = None,
+) -> None:
     """Write a checkpoint: whoever is killed meanwhile leaves the old file or the new one, whole.
 
-    `nominal` leaves out all values.
+    `nominal` leaves out all values. `properties` and `attachments` are saved besides those of the state.
     """
     nominal = nominal or state.nominal
     optimizer = state.optimizer if include_optimizer and not nominal else None
     metadata: dict[str, Any] = {
         "trainable": state.trainable_names,
         "frozen": state.frozen_names,
-        "properties": state.properties,
+        "properties": {**state.properties, **(properties or {})},
     }
+    attached = {} if nominal else {**state.attachments, **(attachments or {})}
+    if attached:
+        metadata["attachments"] = list(attached)
     if nominal:
         names = (*state.trainable_names, *state.frozen_names)
         metadata["nominal"] = {name: _describe(state.type_of(name)) for name in names}
@@ -55,6 +70,8 @@ def save(state: State, path: str | os.PathLike[str], *, include_optimizer: bool 
         }
     texts = {key: json.dumps(value, ensure_ascii=False) for key, value in metadata.items()}
     entries = [] if nominal else list(_entries(state, optimizer))
+    for name, array in attached.items():
+        entries.append(Entry(_ATTACHMENT.format(name=name), array.shape, array.dtype, partial(np.asarray, array)))
     write(path, entries, {"format": FORMAT, "version": str(VERSION), **texts})
 
 
@@ -107,6 +124,7 @@ def _load(file: TensorFile) -> State:
         properties=properties,
         optimizer=None if optimizer is None else _read_optimizer(file, optimizer, trainable),
         random=_random(content.inside("random")) if "random" in content else None,
+        attachments=_read_attachments(file, content.texts("attachments")) if "attachments" in content else None,
     )
 
 
@@ -153,6 +171,14 @@ def _read(file: TensorFile, keys: Mapping[str, str]) -> FlatTensors:
     for name, key in keys.items():
         tensors.assign(name, file.read(key))
     return tensors
+
+
+def _read_attachments(file: TensorFile, names: Iterable[str]) -> dict[str, np.ndarray]:
+    keys = {name: _ATTACHMENT.format(name=name) for name in names}
+    missing = [key for key in keys.values() if key not in file.types]
+    if missing:
+        raise OnwardError(f"{str(file.path)!r} is damaged: it lacks the tensor {missing[0]!r}")
+    return {name: file.read(key) for name, key in keys.items()}
 
 
 def _describe(kind: TensorType) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +14,9 @@ from onward.errors import OnwardError
 from onward.ort_format import is_ort_format
 from onward.runtime import valueproto, wire
 from onward.runtime.files import replacing, write_bytes
-from onward.runtime.session import open_session, read_model
+from onward.runtime.session import InMemory, ModelSource, open_session, path_of, read_model
 from onward.runtime.state import State
-from onward.signature import METADATA_KEY
+from onward.signature import METADATA_KEY, Role, Signature
 
 _ALIGNMENT = 4096  # of tensors in a separate file, so that they can be mapped into memory
 
@@ -27,15 +27,18 @@ _ELEMENT_TYPES = {
 
 
 def export_for_inference(
-    evaluation: Path,
+    evaluation: ModelSource,
     state: State,
     target: str | os.PathLike[str],
     outputs: Sequence[str],
     options: onnxruntime.SessionOptions | None = None,
+    *,
+    inputs: Collection[str] = (),
 ) -> None:
     """Write the part of an evaluation graph that computes `outputs`, with the parameters of the state as constants.
 
-    Models of more than 2 GB keep the parameters in a second file, ``<target>.data``.
+    Inputs that the outputs do not depend on are left out, but for those of `inputs`. Models of more than 2 GB keep the
+    parameters in a second file, ``<target>.data``.
     """
     if isinstance(outputs, (str, bytes)):
         raise TypeError(f"graph_output_names must be a list of names, not {outputs!r}")
@@ -43,10 +46,14 @@ def export_for_inference(
         raise OnwardError("Expected a non empty vector of graph output names to export a model for inferencing.")
     content = read_model(evaluation, "evaluation model")
     if is_ort_format(content):
-        raise OnwardError(f"{str(evaluation)!r} is in onnxruntime's own format, which cannot be edited; use the .onnx")
-    model = wire.parse(content)
-    model.check_files(evaluation.parent)
-    _truncate(model, list(dict.fromkeys(outputs)), evaluation.parent, options)
+        raise OnwardError(
+            f"{str(path_of(evaluation))!r} is in onnxruntime's own format, which cannot be edited; use the .onnx"
+        )
+    model, folder = wire.parse(content), path_of(evaluation).parent
+    model.check_files(folder)
+    described = dict(model.inputs)
+    truncate(model, list(dict.fromkeys(outputs)), folder, options)
+    model.inputs = {name: value for name, value in described.items() if name in model.inputs or name in inputs}
     for key in (METADATA_KEY, plan.METADATA_KEY):
         model.metadata.pop(key, None)
     arrays = {name: state.tensor(name) for name in (*state.trainable, *state.frozen)}
@@ -55,16 +62,30 @@ def export_for_inference(
         model.initializers.pop(name, None)
     rest = sum(map(len, model.parts())) + model.external_size()
     if rest + sum(array.nbytes for array in arrays.values()) < wire.LARGEST_MESSAGE:
-        model.load_external(evaluation.parent)
+        model.load_external(folder)
         model.freeze(arrays)
     else:
-        _store_separately(model, arrays, Path(target), evaluation.parent)
+        _store_separately(model, arrays, Path(target), folder)
     write_bytes(target, *model.parts())
 
 
-def _truncate(
+def for_prediction(
+    evaluation: ModelSource, outputs: Sequence[str], options: onnxruntime.SessionOptions | None = None
+) -> InMemory:
+    """The part of an evaluation graph that computes `outputs`, to be run over a state."""
+    model, path = wire.parse(read_model(evaluation, "evaluation model")), path_of(evaluation)
+    signature = Signature.from_json(model.metadata[METADATA_KEY])
+    truncate(model, list(outputs), path.parent, options)
+    inputs = {name: role for name, role in signature.inputs.items() if name in model.inputs}
+    made = Signature("prediction", inputs, dict.fromkeys(outputs, Role.OUTPUT))
+    model.metadata[METADATA_KEY] = made.to_json()
+    return InMemory(model.serialize(), path.with_name("prediction graph"))
+
+
+def truncate(
     model: wire.WireModel, outputs: list[str], folder: Path, options: onnxruntime.SessionOptions | None
 ) -> None:
+    """Leave only what these values, the new outputs, are computed from."""
     computed = {name for node in model.nodes for name in node.outputs}
     for name in outputs:
         if name not in computed:

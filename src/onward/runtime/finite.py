@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -11,22 +11,34 @@ from onward.runtime.bound import Output, UserInput
 from onward.runtime.state import State
 from onward.runtime.tensors import array_of
 
+Alarm = Callable[[str], None]
 
-def check_loss(loss: Output, inputs: Iterable[tuple[str, UserInput]], state: State) -> None:
-    """Warn of a loss that is not finite, with the inputs or else the parameters that are to blame."""
+
+def warn_of_nonfinite(message: str) -> None:
+    """What is done about numbers that are not finite, unless somebody wants more."""
+    warn(message, NonFiniteWarning)
+
+
+def check_loss(loss: Output, inputs: Iterable[tuple[str, UserInput]], state: State, alarm: Alarm) -> None:
+    """Tell of a loss that is not finite, with the inputs or else the parameters that are to blame."""
     value = array_of(loss)
     if np.isfinite(value).all():
         return
     wrong = list(_not_finite({name: array_of(x) for name, x in inputs}))
     what, why = "input", "Look at the data."
     if not wrong:
-        wrong = [name for tensors in (state.trainable, state.frozen) for name in _not_finite(tensors)]
+        wrong = nonfinite_parameters(state)
         what, why = "parameter", "An update made it so: the learning rate may be too high, or a gradient infinite."
     if wrong:
         said = f"{what} {', '.join(map(repr, wrong))} has elements that are NaN or infinite. {why}"
     else:
         said = "all inputs and parameters are finite, so something overflows between them, or is a logarithm of 0."
-    warn(f"the loss is {value.reshape(-1)[0]}: {said}", NonFiniteWarning)
+    alarm(f"the loss is {value.reshape(-1)[0]}: {said}")
+
+
+def nonfinite_parameters(state: State) -> list[str]:
+    """The parameters and running statistics that have elements which are NaN or infinite."""
+    return [name for tensors in (state.trainable, state.frozen) for name in _not_finite(tensors)]
 
 
 def check_clipping(coefficient: np.ndarray, gradients: Mapping[str, np.ndarray]) -> None:

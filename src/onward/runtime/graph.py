@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +16,10 @@ from onward.runtime.bound import BoundSession, Destinations, Output, UserInput
 from onward.runtime.refusal import check_targets, explain
 from onward.runtime.session import (
     NUMPY_TYPES,
+    ModelSource,
     default_options,
     open_session,
+    path_of,
     read_model,
     type_name,
 )
@@ -46,16 +46,16 @@ class Graph:
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        model: ModelSource,
         state: State,
         options: onnxruntime.SessionOptions | None,
         providers: list[Any],
     ) -> None:
-        self.path = Path(path)
+        self.source, self.path = model, path_of(model)
         self._state, self._options, self._providers = state, options, providers
         self._bound: dict[bool, BoundSession] = {}  # whether as written
         self._opening = threading.Lock()
-        content = read_model(self.path, "model file")
+        content = read_model(self.source, "model file")
         self.fixed = is_ort_format(content)
         self.accumulates = False  # whether the graph itself adds gradients up
         if self.fixed:
@@ -65,11 +65,12 @@ class Graph:
             self._initializers: list[str] = []
             self._rules: list[str] = []
         else:
-            model = self._parse(content)
-            self._read_signature(model.metadata)
-            self._types = {name: (model.type_of(name) or (0, None))[1] for name in (*model.inputs, *model.initializers)}
-            self._initializers = list(model.initializers)
-            self._rules = [node.name for node in model.nodes if node.name.startswith(CHECK)]
+            parsed = self._parse(content)
+            self._read_signature(parsed.metadata)
+            described = (*parsed.inputs, *parsed.initializers)
+            self._types = {name: (parsed.type_of(name) or (0, None))[1] for name in described}
+            self._initializers = list(parsed.initializers)
+            self._rules = [node.name for node in parsed.nodes if node.name.startswith(CHECK)]
         self._check_parameters()
         if not state.nominal:
             self._open(content)
@@ -221,7 +222,7 @@ class Graph:
                     )
                 self._bound.clear()
             if as_written not in self._bound:
-                self._open(read_model(self.path, "model file"), as_written=as_written)
+                self._open(read_model(self.source, "model file"), as_written=as_written)
             return self._bound[as_written]
 
     def _feeds(self, bound: BoundSession, inputs: Sequence[UserInput]) -> dict[str, UserInput]:

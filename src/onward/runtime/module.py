@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,9 @@ from onward.errors import OnwardError
 from onward.runtime.bound import Output, UserInput
 from onward.runtime.device import choose
 from onward.runtime.export import export_for_inference
-from onward.runtime.finite import check_loss
+from onward.runtime.finite import Alarm, check_loss, warn_of_nonfinite
 from onward.runtime.graph import Graph, as_value, gradient_name, is_value
+from onward.runtime.session import ModelSource
 from onward.runtime.state import RandomState, State
 from onward.runtime.tensors import FlatTensors, value_of
 from onward.signature import Role
@@ -32,17 +33,19 @@ class TrainingModule:
 
     def __init__(
         self,
-        training: str | os.PathLike[str],
+        training: ModelSource,
         state: State,
-        evaluation: str | os.PathLike[str] | None = None,
+        evaluation: ModelSource | None = None,
         *,
         device: str = "cpu",
         options: onnxruntime.SessionOptions | None = None,
         providers: Sequence[Any] | None = None,
+        alarm: Alarm = warn_of_nonfinite,
     ) -> None:
         self.device, self.providers = choose(device, providers)
         self.options = options
         self.state = state
+        self._alarm = alarm  # told of a loss that is not finite, in training
         self.accumulating = False
         self._parameters: FlatTensors | None = None  # those that the gradients belong to
         self._gradients: FlatTensors | None = None
@@ -51,11 +54,21 @@ class TrainingModule:
         with state.access.exclusive():
             state.move(self.device)
             self.training = Graph(training, state, options, self.providers)
-            self.evaluation = None if evaluation is None else Graph(evaluation, state, options, self.providers)
+            self.evaluation = None if evaluation is None else self.graph(evaluation)
             self._check_complete()
-            self._bind_random()
+            self._bind_scalars()
             if not state.nominal:
                 state.gradients = self.gradients
+
+    def graph(self, model: ModelSource) -> Graph:
+        """Another graph over the state of this module."""
+        return Graph(model, self.state, self.options, self.providers)
+
+    def open_evaluation(self, model: ModelSource) -> None:
+        """Take an evaluation graph, where there is none yet."""
+        with self.state.access.exclusive():
+            if self.evaluation is None:
+                self.evaluation = self.graph(model)
 
     @property
     def gradients(self) -> FlatTensors:
@@ -96,10 +109,16 @@ class TrainingModule:
             destinations[name if graph.accumulates else gradient_name(links[name])] = (gradients, links[name])
         return destinations
 
-    def train_step(self, inputs: Sequence[UserInput]) -> list[Output]:
-        """Run forward and backward; gradients replace the old ones, or add to them since the last `reset`."""
+    def train_step(self, inputs: Sequence[UserInput], weight: float = 1.0) -> list[Output]:
+        """Run forward and backward; gradients replace the old ones, or add to them since the last `reset`.
+
+        `weight` is what gradients are multiplied with, in a training graph that takes one.
+        """
         with self.state.access.exclusive():
             gradients, random = self.gradients, self._draw()
+            if self._weights:
+                self._weight[...] = weight
+                random = {**random, **self._weights}
             if self.training.accumulates:
                 outputs = self.training.run(inputs, self._destinations, {**random, **self._accumulation(inputs)})
             elif self.accumulating:
@@ -112,7 +131,7 @@ class TrainingModule:
                 outputs = self.training.run(inputs, self._destinations, random)
             self.accumulating = True
             self.state.gradients = gradients
-            if random:
+            if self._random:
                 self.state.random.passes += 1
             self._check_loss(self.training, outputs, inputs)
             return outputs
@@ -124,8 +143,8 @@ class TrainingModule:
         with self.state.access.exclusive():
             self.state.random = RandomState(int(seed))
 
-    def _bind_random(self) -> None:
-        """What a training graph that draws takes for that: scalars that `_draw` sets."""
+    def _bind_scalars(self) -> None:
+        """What a training graph takes besides inputs and parameters: scalars, set before each pass."""
         signature = self.training.signature
         self._seed, self._pass = np.zeros((), np.int64), np.zeros((), np.int64)
         self._random = {
@@ -133,6 +152,8 @@ class TrainingModule:
             for role, scalar in ((Role.SEED, self._seed), (Role.PASS, self._pass))
             for name in signature.input_names(role)
         }
+        self._weight = np.ones((), np.float32)
+        self._weights = {name: value_of(self._weight) for name in signature.input_names(Role.WEIGHT)}
 
     def _draw(self) -> dict[str, onnxruntime.OrtValue]:
         """The inputs that say what this pass draws."""
@@ -168,7 +189,8 @@ class TrainingModule:
         """Warn of a loss that is not finite, which costs nothing as long as it is."""
         if graph.signature.outputs[graph.user_outputs[0]] is Role.LOSS:
             values = (np.asarray(value) if not is_value(value) else as_value(value) for value in inputs)
-            check_loss(outputs[0], zip(graph.user_inputs, values, strict=True), self.state)
+            alarm = self._alarm if graph is self.training else warn_of_nonfinite
+            check_loss(outputs[0], zip(graph.user_inputs, values, strict=True), self.state, alarm)
 
     def reset(self) -> None:
         """Let the next training step replace the gradients."""
@@ -240,13 +262,24 @@ class TrainingModule:
                 if name in self.state.trainable or not np.array_equal(self.state.tensor(name), array):
                     self.state.assign(name, array)
 
-    def export(self, path: str | os.PathLike[str], outputs: Sequence[str]) -> None:
-        """Write a model for inference with the current parameters."""
+    def statistics(self) -> dict[str, np.ndarray]:
+        """Copies of the running statistics that a training step changes."""
+        names = self.training.signature.input_names(Role.BUFFER)
+        return {name: np.array(self.state.frozen[name]) for name in names}
+
+    def set_statistics(self, statistics: Mapping[str, np.ndarray]) -> None:
+        """Put running statistics back."""
+        with self.state.access.exclusive():
+            for name, array in statistics.items():
+                self.state.frozen.assign(name, array)
+
+    def export(self, path: str | os.PathLike[str], outputs: Sequence[str], *, inputs: Collection[str] = ()) -> None:
+        """Write a model for inference with the current parameters; see `export_for_inference`."""
         if self.evaluation is None:
             raise OnwardError("Eval model was not provided. Cannot export a model for inferencing.")
         with self.state.access.shared():
             self.state.require_values()
-            export_for_inference(self.evaluation.path, self.state, path, outputs, self.options)
+            export_for_inference(self.evaluation.source, self.state, path, outputs, self.options, inputs=inputs)
 
     def _shape(self, name: str) -> tuple[int, ...]:
         shape = self.state.type_of(name).shape

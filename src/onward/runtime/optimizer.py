@@ -60,6 +60,14 @@ class Steps(ABC):
             self._update(self._module.gradients)
             self.state.step += 1
 
+    def adopt(self) -> None:
+        """See that the optimizer state of a state that has changed is that of this optimizer."""
+        with self.access.exclusive():
+            if self._state.optimizer is None:
+                rate = self.plan.learning_rate
+                self._state.optimizer = OptimizerState(learning_rate=rate, initial_learning_rate=rate)
+            self._prepare_slots()
+
     @abstractmethod
     def _update(self, gradients: FlatTensors) -> None:
         """Change the parameters and the slots of the state."""

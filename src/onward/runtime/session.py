@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +49,27 @@ def type_name(dtype: np.dtype) -> str:
     return _TYPE_NAMES.get(dtype) or f"tensor({dtype.name})"
 
 
-def read_model(path: str | os.PathLike[str], what: str = "model") -> bytes:
-    """The bytes of a model file."""
-    file = Path(path)
+@dataclass(frozen=True)
+class InMemory:
+    """A model that is in no file; `path` is what errors call it, in the folder of the external data it refers to."""
+
+    content: bytes = field(repr=False)
+    path: Path
+
+
+ModelSource = str | os.PathLike[str] | InMemory
+
+
+def path_of(model: ModelSource) -> Path:
+    """Where a model is, or would be."""
+    return model.path if isinstance(model, InMemory) else Path(model)
+
+
+def read_model(model: ModelSource, what: str = "model") -> bytes:
+    """The bytes of a model."""
+    if isinstance(model, InMemory):
+        return model.content
+    file = Path(model)
     if not file.is_file():
         raise OnwardError(f"there is no {what} at {str(file)!r}")
     return file.read_bytes()

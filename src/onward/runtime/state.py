@@ -12,7 +12,7 @@ from onward.errors import OnwardError
 from onward.rate import checked_rate
 from onward.runtime.access import Access
 from onward.runtime.device import HOST, Device
-from onward.runtime.tensors import FlatTensors
+from onward.runtime.tensors import FlatTensors, Layout
 
 DEFAULT_LEARNING_RATE = 1e-3
 
@@ -90,6 +90,7 @@ class State:
         properties: Mapping[str, Property] | None = None,
         optimizer: OptimizerState | None = None,
         random: RandomState | None = None,
+        attachments: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         twice = sorted(set(trainable) & set(frozen))
         if twice:
@@ -98,6 +99,8 @@ class State:
         self.frozen = _tensors(frozen)
         self.declared: tuple[dict[str, TensorType], dict[str, TensorType]] | None = None
         self.properties: dict[str, Property] = dict(properties or {})
+        # Arrays that are saved with it, and that no graph knows.
+        self.attachments: dict[str, np.ndarray] = dict(attachments or {})
         self.optimizer = optimizer
         self.random = RandomState() if random is None else random
         # Those of the module that trained last: every module has its own.
@@ -167,6 +170,24 @@ class State:
         if name in self.constants:
             self.version += 1
 
+    def adopt(self, other: State) -> None:
+        """Become what another state of the same parameters is, in place."""
+        for mine, others, kind in (
+            (self.trainable, other.trainable, "trainable parameter"),
+            (self.frozen, other.frozen, "parameter that is not trained"),
+        ):
+            _check_same(mine.layout, others.layout, kind)
+        for name in (*self.trainable, *self.frozen):
+            array = other.tensor(name)
+            # What sessions hold as a constant is assigned only where it differs: they would be opened again.
+            if name not in self.constants or not np.array_equal(self.tensor(name), array):
+                self.assign(name, array)
+        self.optimizer, self.random = other.optimizer, other.random
+        self.properties, self.attachments = dict(other.properties), dict(other.attachments)
+        if self.optimizer is not None:
+            slots = self.optimizer.slots
+            self.optimizer.slots = {key: FlatTensors.holding(x, self.trainable.device) for key, x in slots.items()}
+
     def complete(self, arrays: Mapping[str, np.ndarray], device: Device = HOST) -> None:
         """Give a nominal state its values."""
         trainable, frozen = self.trainable_names, self.frozen_names
@@ -186,6 +207,20 @@ class State:
         if self.optimizer is not None:
             slots = self.optimizer.slots
             self.optimizer.slots = {name: FlatTensors.holding(slot, device) for name, slot in slots.items()}
+
+
+def _check_same(mine: Layout, others: Layout, kind: str) -> None:
+    for name in mine:
+        if name not in others:
+            raise OnwardError(f"the checkpoint does not have the {kind} {name!r}, which the model has")
+        (shape, dtype), (given, kept) = mine[name], others[name]
+        if (shape, dtype) != (given, kept):
+            raise OnwardError(
+                f"{name!r} is {kept} {list(given)} in the checkpoint, but {dtype} {list(shape)} in the model"
+            )
+    for name in others:
+        if name not in mine:
+            raise OnwardError(f"the checkpoint has the {kind} {name!r}, which the model does not have")
 
 
 def _tensors(arrays: Mapping[str, np.ndarray]) -> FlatTensors:

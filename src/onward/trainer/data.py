@@ -18,9 +18,9 @@ from onward.errors import OnwardError
 from onward.trainer.assignment import SAMPLE_WEIGHT, Fields, Named, by_name, by_position, from_frame, from_parts
 from onward.trainer.column import as_array, is_arraylike, is_frame
 from onward.trainer.field import Field
-from onward.trainer.table import ColumnTable, DatasetTable, SampleTable, Table, from_dataset, is_computed
+from onward.trainer.table import ColumnTable, DatasetTable, PartOfTable, SampleTable, Table, from_dataset, is_computed
 
-__all__ = ["SAMPLE_WEIGHT", "Batch", "Field", "Source", "source"]
+__all__ = ["SAMPLE_WEIGHT", "Batch", "Field", "Source", "divided", "source"]
 
 Order = Callable[[int], np.ndarray]
 
@@ -142,6 +142,16 @@ def _is_samples(data: Any) -> bool:
     return of_torch and hasattr(data, "__getitem__") and hasattr(data, "__len__") and not hasattr(data, "__iter__")
 
 
+def divided(whole: Source, part: float, seed: int) -> tuple[Source, Source]:
+    """Two sources of the rows of one: the second has the given part of them, drawn by the seed, in their order."""
+    if not isinstance(whole, _Rows):
+        raise OnwardError(
+            f"`validation` is a part of the rows, {part}, but the data yields batches, of which nobody knows the rows; "
+            "give other data for validation"
+        )
+    return whole.divided(part, seed)
+
+
 class _Rows:
     """Batches cut from rows."""
 
@@ -186,6 +196,31 @@ class _Rows:
             end = min(first + self._size, count)
             rows = slice(first, end) if order is None else order[first:end]
             yield _batch(self._table.take(rows), self._fields)
+
+    def row_numbers(self, epoch: int, first: int, count: int) -> list[int]:
+        """Which rows of the data are in `count` batches of an epoch, from the batch `first` on."""
+        order = self.order(epoch)
+        numbers = np.arange(self._table.rows) if order is None else order
+        numbers = numbers[first * self._size : (first + count) * self._size]
+        if isinstance(self._table, PartOfTable):
+            numbers = self._table.numbers[numbers]
+        return [int(number) for number in numbers]
+
+    def divided(self, part: float, seed: int) -> tuple[_Rows, _Rows]:
+        if callable(self._shuffle):
+            raise OnwardError("`shuffle` is an order of all rows, but a part of them is kept for validation")
+        rows = self._table.rows
+        kept = min(max(1, round(part * rows)), rows - 1)
+        if kept < 1:
+            raise OnwardError("there is one row only, of which no part can be kept for validation")
+        # Another stream of numbers than those of the epochs.
+        order = np.random.default_rng([seed % 2**64, 0, 1]).permutation(rows)
+        sides = ((order[kept:], self._shuffle), (order[:kept], False))
+        first, second = (
+            _Rows(PartOfTable(self._table, np.sort(numbers)), self._fields, self._size, shuffle, self._seed)
+            for numbers, shuffle in sides
+        )
+        return first, second
 
 
 class _Stream:

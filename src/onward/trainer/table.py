@@ -38,6 +38,17 @@ class ColumnTable:
         return {name: values.take(rows) for name, values in self._columns.items()}
 
 
+class PartOfTable:
+    """Some rows of a table, by their numbers."""
+
+    def __init__(self, table: Table, rows: np.ndarray) -> None:
+        self._table, self.numbers = table, rows
+        self.rows = len(rows)
+
+    def take(self, rows: Rows) -> Named:
+        return self._table.take(self.numbers[rows])
+
+
 class DatasetTable:
     """A data set of Hugging Face; of one that computes its rows itself (`set_transform`), what that returns."""
 

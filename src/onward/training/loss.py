@@ -16,8 +16,10 @@ from onward.graph.proto import map_refusal, map_type
 from onward.graph.shapes import floating_origin, is_floating
 
 
-def attach_loss(op: Builder, loss: str | losses.Loss | None, inputs: Sequence[str] | None = None) -> list[ir.Value]:
-    """Emit a loss over outputs (or other values) of the graph; returns the new inputs for its targets.
+def attach_loss(
+    op: Builder, loss: str | losses.Loss | None, inputs: Sequence[str] | None = None
+) -> dict[str, ir.Value]:
+    """Emit a loss over outputs (or other values) of the graph; returns the new inputs, by what it calls its targets.
 
     The loss becomes the first output, before the model's own. None means that the first output is the loss already.
     """
@@ -25,7 +27,7 @@ def attach_loss(op: Builder, loss: str | losses.Loss | None, inputs: Sequence[st
     if not graph.outputs:
         raise OnwardError("the model has no outputs, so there is nothing to train")
     if loss is None:
-        return []
+        return {}
     function = losses.get(loss)
     predictions = _predictions(graph, inputs, losses.prediction_count(function))
     targets = losses.target_inputs(function, predictions)
@@ -37,7 +39,7 @@ def attach_loss(op: Builder, loss: str | losses.Loss | None, inputs: Sequence[st
     graph.outputs.clear()
     publish(value, op.unique_name("loss"), graph)
     graph.outputs.extend(outputs)
-    return list(targets.values())
+    return targets
 
 
 def _predictions(graph: ir.Graph, names: Sequence[str] | None, count: int | None) -> list[ir.Value]:

@@ -33,6 +33,7 @@ from onward.training.order import write_in_order_of_use
 from onward.training.randomness import draw_explicitly
 
 RESET = "lazy_reset_grad"
+WEIGHT = "gradient_weight"
 GRADIENT = "_grad"
 BUFFER = "_grad.accumulation.buffer"
 ACCUMULATED = "_grad.accumulation.out"
@@ -74,20 +75,45 @@ def split(
     changes = provenance.changes_of(loaded)
     forward = prepare(loaded, keep=custom_operators())
     fix_defaults(forward.graph)
+    names = None if trainable is None else list(trainable)
+    return split_prepared(
+        forward, trainable=names, frozen=frozen, targets=targets, constants=constants, opset=opset, changes=changes
+    )
+
+
+def split_prepared(
+    forward: ir.Model,
+    *,
+    trainable: Sequence[str] | None,
+    frozen: Collection[str] = (),
+    targets: Collection[str] = (),
+    constants: Collection[str] = (),
+    opset: int | None = None,
+    changes: provenance.Changes,
+    argument: str = "requires_grad",
+    weighted: bool = False,
+) -> SplitModels:
+    """The same of a prepared model.
+
+    Args:
+        changes: what an exporter did to the model.
+        argument: where the caller has named the parameters to train.
+        weighted: whether the training graph takes a number that it multiplies all gradients with.
+    """
     if opset is not None and opset > forward.opset_imports[""]:
         forward = upgrade(forward, opset)
     check_loss(forward.graph, given=bool(targets or constants))
     to_scalar(Builder(forward.graph, forward.opset_imports[""]))
     if trainable is None:
-        names = default_parameters(forward, argument="requires_grad", frozen=frozen, constants=constants)
+        names = default_parameters(forward, argument=argument, frozen=frozen, constants=constants)
     else:
         names = list(dict.fromkeys(trainable))
-        check_trainable(forward, names, argument="requires_grad", constants=constants, inputs=True, changes=changes)
+        check_trainable(forward, names, argument=argument, constants=constants, inputs=True, changes=changes)
     provenance.warn_of_changes(changes, trainable)
-    return in_lowest_opset(forward, lambda copy: _split(copy, names, set(frozen), set(targets)))
+    return in_lowest_opset(forward, lambda copy: _split(copy, names, set(frozen), set(targets), weighted))
 
 
-def _split(forward: ir.Model, names: list[str], frozen: set[str], targets: set[str]) -> SplitModels:
+def _split(forward: ir.Model, names: list[str], frozen: set[str], targets: set[str], weighted: bool) -> SplitModels:
     initializers = forward.graph.initializers
     parameters = [name for name in initializers if name in names]
     check_labels(Builder(forward.graph, forward.opset_imports[""]))
@@ -97,7 +123,7 @@ def _split(forward: ir.Model, names: list[str], frozen: set[str], targets: set[s
     graph = model.graph
     op = Builder(graph, model.opset_imports[""])
     users = {value.name or "": _user_role(value, targets) for value in graph.inputs}
-    random = draw_explicitly(op)
+    scalars = draw_explicitly(op)
     outputs = {value.name or "": Role.OUTPUT if index else Role.LOSS for index, value in enumerate(graph.outputs)}
     loss = graph.outputs[0]
     assert loss.dtype is not None
@@ -106,6 +132,12 @@ def _split(forward: ir.Model, names: list[str], frozen: set[str], targets: set[s
     nodes = set(graph)
 
     seed = op.constant(np.ones(static_shape(loss) or ()), loss.dtype)
+    if weighted:
+        weight = ir.Value(name=op.unique_name(WEIGHT), type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([]))
+        graph.inputs.append(weight)
+        scalars[weight.name or ""] = Role.WEIGHT
+        with op:
+            seed = op.cast(weight, loss.dtype)
     wanted = [*(name for name in users if name in names), *parameters]
     with faster_rules():
         gradients = gradients_of(op, {loss: seed}, wanted) if wanted else {}
@@ -116,7 +148,7 @@ def _split(forward: ir.Model, names: list[str], frozen: set[str], targets: set[s
         publish(gradient, f"{name}{GRADIENT}", graph)
     lower(op, nodes)
     _accumulate(op, list(gradients))
-    for value in [value for value in graph.inputs if value.name in random]:  # the inputs of the original come first
+    for value in [value for value in graph.inputs if value.name in scalars]:  # the inputs of the original come first
         graph.inputs.remove(value)
         graph.inputs.append(value)
 
@@ -130,7 +162,7 @@ def _split(forward: ir.Model, names: list[str], frozen: set[str], targets: set[s
             **dict.fromkeys(statistics.values(), Role.BUFFER),
             **{f"{name}{BUFFER}": Role.GRADIENT for name in wanted},
             RESET: Role.RESET,
-            **random,
+            **scalars,
         },
         outputs={
             **outputs,
@@ -139,7 +171,7 @@ def _split(forward: ir.Model, names: list[str], frozen: set[str], targets: set[s
         },
         links={**statistics, **{f"{name}{suffix}": name for name in wanted for suffix in (BUFFER, ACCUMULATED)}},
         parameters=[value.name or "" for value in kept],
-        initial={name: 0 for name, role in random.items() if role is Role.SEED},
+        initial={name: 0 for name, role in scalars.items() if role is Role.SEED},
     )
     model.metadata_props[METADATA_KEY] = signature.to_json()
     write_in_order_of_use(model)

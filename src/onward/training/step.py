@@ -71,7 +71,7 @@ def _step(
     check_loss(forward.graph, given=loss is not None)
     to_scalar(builder)
     names = _trained(forward, trainable, own)
-    target_names = [value.name or "" for value in targets]
+    target_names = [value.name or "" for value in targets.values()]
     model = expand_missing_rules(forward, names, [forward.graph.outputs[0].name or ""])
     graph = model.graph
     op = Builder(graph, model.opset_imports[""])

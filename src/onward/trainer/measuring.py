@@ -1,0 +1,121 @@
+"""The loss and the metrics of data that comes in batches: those of all rows together, not means of batches."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from onward.losses import Loss, share
+from onward.metrics import Metric
+from onward.trainer.data import Batch
+from onward.trainer.trained import TrainedModel
+
+
+class Measurement:
+    """Adds up what is known about one pass over some data.
+
+    Args:
+        loss: the loss that the model is trained with, without weights of rows; None where the model has its own.
+        metrics: each of the first prediction and the first target, in a copy of its own.
+    """
+
+    def __init__(self, model: TrainedModel, loss: Loss | None, metrics: Sequence[Metric]) -> None:
+        self._model, self._loss = model, loss
+        self.metrics = [copy.copy(metric) for metric in metrics]
+        self.start()
+
+    def start(self) -> None:
+        """Forget everything."""
+        self._total = self._weight = 0.0
+        self._is_sum = False
+        for metric in self.metrics:
+            metric.start()
+
+    def share(self, batch: Batch) -> float | None:
+        """How much a batch counts; None where batches add up."""
+        targets = {name: batch.feeds[fed] for name, fed in self._model.targets.items()}
+        return share(self._loss, targets, batch.rows)
+
+    def update(self, batch: Batch, outputs: Sequence[Any]) -> None:
+        """Take the loss and the outputs of one batch."""
+        counts = self.share(batch)
+        if counts is None:
+            self._is_sum = True
+            self._total += self._model.loss_of(outputs)
+        elif counts:  # the mean of nothing is no number
+            self._total += self._model.loss_of(outputs) * counts
+            self._weight += counts
+        self.update_metrics(batch, outputs)
+
+    def update_metrics(self, batch: Batch, outputs: Sequence[Any]) -> None:
+        if not self.metrics:
+            return
+        prediction = self._model.output_of(outputs, self._model.predictions[0])
+        target = batch.feeds[next(iter(self._model.targets.values()))]
+        for metric in self.metrics:
+            metric.update(prediction, target, batch.weight)
+
+    def results(self) -> dict[str, float]:
+        """The loss and all metrics."""
+        mean = self._total / self._weight if self._weight else float("nan")
+        return {"loss": self._total if self._is_sum else mean, **self.metric_results()}
+
+    def metric_results(self) -> dict[str, float]:
+        return {metric.name: metric.result() for metric in self.metrics}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the metrics have seen so far: whatever differs from a metric that has seen nothing."""
+        states = {}
+        for metric in self.metrics:
+            fresh = copy.copy(metric)
+            fresh.start()
+            states[metric.name] = {key: x for key, x in vars(metric).items() if x is not vars(fresh).get(key)}
+        return states
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for metric in self.metrics:
+            metric.start()
+            vars(metric).update(state.get(metric.name, {}))
+
+
+class Collection:
+    """Predictions of batches, put together."""
+
+    def __init__(self, rows: int | None) -> None:
+        self._rows, self._filled = rows, 0
+        self._whole: dict[str, Any] = {}
+        self._parts: dict[str, list[Any]] = {}
+
+    def add(self, outputs: Mapping[str, Any], rows: int) -> None:
+        """Take the outputs of one batch."""
+        for name, value in outputs.items():
+            if self._filled == 0 and self._rows not in (None, rows) and _has_rows(value, rows):
+                self._whole[name] = np.empty((self._rows, *value.shape[1:]), value.dtype)
+            whole = self._whole.get(name)
+            if whole is not None and value.shape[1:] == whole.shape[1:] and len(value) == rows:
+                whole[self._filled : self._filled + rows] = value
+            else:
+                if whole is not None:  # rows of another shape than those before: they stay apart
+                    self._parts[name] = [whole[: self._filled]]
+                    del self._whole[name]
+                self._parts.setdefault(name, []).append(value)
+        self._filled += rows
+
+    def result(self) -> dict[str, Any]:
+        """Each output for all rows."""
+        return {**self._whole, **{name: _joined(name, parts) for name, parts in self._parts.items()}}
+
+
+def _has_rows(value: Any, rows: int) -> bool:
+    return isinstance(value, np.ndarray) and value.ndim > 0 and len(value) == rows and value.dtype.kind != "O"
+
+
+def _joined(name: str, parts: Sequence[Any]) -> Any:
+    if len(parts) == 1:
+        return parts[0]
+    if all(isinstance(part, list) for part in parts):
+        return [item for part in parts for item in part]
+    return np.concatenate(parts)

@@ -1,0 +1,69 @@
+"""Checkpoints of a `Trainer`: the state of its model, and all that it remembers besides."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from onward import __version__
+from onward.document import parse_value
+from onward.errors import OnwardError
+from onward.runtime import checkpoint
+from onward.runtime.state import State
+from onward.trainer.packing import pack, unpack
+from onward.trainer.trained import TrainedModel
+
+_KEY = "onward.trainer"
+_VERSION = 1
+
+Settings = dict[str, Any]
+
+
+def save(model: TrainedModel, path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
+    """Write a checkpoint with `content`: plain values, and arrays among them."""
+    arrays: dict[str, Any] = {}
+    packed = pack({"version": _VERSION, "onward": __version__, **content}, arrays, "trainer")
+    with model.state.access.shared():
+        checkpoint.save(
+            model.state, path, include_optimizer=True, properties={_KEY: json.dumps(packed)}, attachments=arrays
+        )
+
+
+def read(path: str | os.PathLike[str]) -> tuple[State, dict[str, Any]]:
+    """A checkpoint: the state of the model, and what else is in it; nothing in one that no Trainer has written."""
+    state = checkpoint.load(path)
+    text = state.properties.pop(_KEY, None)
+    if text is None:
+        return state, {}
+    content = parse_value(str(text), f"{_KEY!r} in {str(path)!r}")
+    if not isinstance(content, dict) or not isinstance(content.get("version"), int):
+        raise OnwardError(f"{str(path)!r} is damaged: what the trainer has written in it cannot be read")
+    if content["version"] > _VERSION:
+        raise OnwardError(f"{str(path)!r} was written by a newer onward ({content.get('onward')}); update onward")
+    unpacked = unpack(content, state.attachments)
+    state.attachments = {name: x for name, x in state.attachments.items() if not name.startswith("trainer/")}
+    return state, unpacked
+
+
+def digest(content: bytes) -> str:
+    """What tells one model from another."""
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def require_same(saved: Settings, now: Settings, what: str) -> None:
+    """Refuse to continue a fit with other settings, and say which differ."""
+    different = []
+    for name, value in now.items():
+        before = saved.get(name)
+        if before == value:
+            continue
+        is_digest = name.startswith("the ") and isinstance(value, str)
+        different.append(f"{name} is another one" if is_digest else f"{name} was {before}, and is {value}")
+    if different:
+        raise OnwardError(
+            f"{what} cannot be continued, because {'; '.join(different)}. Use what was used before; or begin anew, "
+            "with its parameters if you want: trainer.load(...) and fit without `resume`"
+        )

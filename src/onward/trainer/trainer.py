@@ -1,0 +1,462 @@
+"""`Trainer`: trains a model, without a loop to write."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from onward import losses, metrics, optim
+from onward.callbacks import Callback, Checkpoints, Run
+from onward.errors import OnwardError
+from onward.graph.naming import listed
+from onward.graph.prepare import ModelLike
+from onward.losses import Loss
+from onward.losses.base import loss_name, options_of
+from onward.metrics import Metric
+from onward.optim import GlobalNorm, Optimizer, Transformation
+from onward.rate import checked_rate
+from onward.runtime.state import State
+from onward.trainer import persistence
+from onward.trainer.choice import chosen
+from onward.trainer.data import Batch, Source, divided, source
+from onward.trainer.history import History
+from onward.trainer.loop import Loop
+from onward.trainer.measuring import Collection, Measurement
+from onward.trainer.persistence import Settings, require_same
+from onward.trainer.prefetch import Prefetch
+from onward.trainer.progress import progress_callback
+from onward.trainer.rate import Rates, ScheduleLike
+from onward.trainer.trained import TrainedModel
+from onward.training.assembly import assemble
+
+
+class Trainer:
+    """Trains an ONNX model on onnxruntime.
+
+    Args:
+        model: the forward model: a file, an `onnx.ModelProto` or an `onnx_ir.Model`. It is not changed.
+        loss: a name of `onward.losses`, a function ``(op, prediction, *targets)``, or an ONNX model with a scalar
+            output; None where the first output of the model is the loss.
+        optimizer: a name or a value of `onward.optim`.
+        learning_rate: that of the optimizer by default.
+        schedule: the name of a schedule ("cosine", "linear", "one_cycle", "reduce_on_plateau" ...), which goes over
+            each `fit`; a pair of such a name and its options; a value of `onward.optim.schedules`, or a function, of
+            the number of updates so far.
+        metrics: names of `onward.metrics`, or functions of (prediction, target).
+        trainable: names and patterns ("classifier.*") of parameters; by default all that `onward.check` calls
+            trainable.
+        frozen: names and patterns of parameters that are not trained.
+        loss_inputs: the outputs (or other values) that the loss takes, where the model has several outputs.
+        clip: a bound of the norm of all gradients together, or a transformation of `onward.optim`.
+        accumulate: how many batches make one update; it is that of one batch with all of their rows.
+        sample_weight: whether rows have weights; see `onward.losses.weighted`.
+        seed: decides the order of the rows and what Dropout draws.
+        device: "cpu", "cuda" or "cuda:1".
+        providers: execution providers as `onnxruntime.InferenceSession` takes them, instead of `device`.
+        session_options: an `onnxruntime.SessionOptions` for all sessions.
+
+    Attributes:
+        history: what happened so far, over all calls of `fit`.
+    """
+
+    def __init__(
+        self,
+        model: ModelLike,
+        loss: str | Loss | None,
+        optimizer: str | Optimizer = "adamw",
+        *,
+        learning_rate: float | None = None,
+        schedule: ScheduleLike | None = None,
+        metrics: Any = (),
+        trainable: Sequence[str] | None = None,
+        frozen: Sequence[str] | None = None,
+        loss_inputs: Sequence[str] | None = None,
+        clip: float | GlobalNorm | Transformation | None = None,
+        accumulate: int = 1,
+        sample_weight: bool = False,
+        seed: int = 0,
+        device: str = "cpu",
+        providers: Sequence[Any] | None = None,
+        session_options: Any = None,
+    ) -> None:
+        if isinstance(accumulate, bool) or not isinstance(accumulate, int) or accumulate < 1:
+            raise OnwardError(f"`accumulate` is a number of batches, at least 1, not {accumulate!r}")
+        if not isinstance(seed, (int, np.integer)) or not -(2**63) <= seed < 2**63:
+            raise OnwardError(f"`seed` is an integer of 64 bits, not {seed!r}")
+        recipe = _optimizer(optimizer, learning_rate, clip)
+        self._loss = None if loss is None else losses.get(loss)
+        if sample_weight and self._loss is None:
+            raise OnwardError("a model that is its own loss takes no weights of rows; give a loss")
+        taken = losses.weighted(self._loss) if sample_weight and self._loss is not None else self._loss
+        names = [loss_inputs] if isinstance(loss_inputs, str) else loss_inputs
+        assembly = assemble(
+            model,
+            taken,
+            recipe,
+            choose=lambda forward: chosen(forward, trainable, frozen),
+            loss_inputs=names,
+            weighted=accumulate > 1,
+        )
+        self._model = TrainedModel(
+            assembly, seed=int(seed), device=device, providers=providers, session_options=session_options
+        )
+        self._optimizer, self._seed, self._accumulate = recipe, int(seed), accumulate
+        self._rates = Rates(schedule, recipe.learning_rate)
+        self._rate = recipe.learning_rate  # of the last update
+        self._metrics = self._named_metrics(metrics)
+        self._training = Measurement(self._model, self._loss, self._metrics)
+        self._epoch = 0
+        self._unfinished: dict[str, Any] | None = None
+        self.history = History()
+
+    def _named_metrics(self, given: Any) -> list[Metric]:
+        if not given:
+            return []
+        if not self._model.predictions or not self._model.targets:
+            raise OnwardError("metrics compare a prediction with a target, which a model that is its own loss has not")
+        options = options_of(self._loss) if self._loss is not None else {}
+        name = None if self._loss is None else loss_name(self._loss)
+        return metrics.get_all(given, output=metrics.output_of(name), ignore_index=options.get("ignore_index"))
+
+    # Training ---------------------------------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        data: Any,
+        targets: Any = None,
+        *,
+        epochs: int = 1,
+        batch_size: int = 32,
+        validation: Any = None,
+        callbacks: Sequence[Callback] = (),
+        shuffle: bool | Callable[[int], np.ndarray] = True,
+        sample_weight: Any = None,
+        resume: bool = False,
+        directory: str | os.PathLike[str] | None = None,
+        progress: bool | None = None,
+        prefetch: int = 2,
+    ) -> History:
+        """Train for some epochs more.
+
+        Ctrl-C ends it after the step under way with a KeyboardInterrupt; so does an error of the data or of a callback,
+        which arrives as it is. The trainer stays usable: its parameters are those of the last whole step, and
+        ``fit(..., resume=True)``, with the same arguments, goes on from there and ends bit for bit where it would have
+        ended. With a `directory`, also in a new process.
+
+        Args:
+            data: arrays, a dict or a table of them, a data set, or something that yields batches; see
+                `onward.trainer.data`.
+            targets: arrays, where they are not in `data`.
+            epochs: how often to go through the data.
+            batch_size: rows of a batch, where `data` does not come in batches.
+            validation: more data, for a loss and metrics after each epoch; or the part of the rows, such as 0.2, that
+                is kept from training for that.
+            callbacks: see `onward.callbacks`.
+            shuffle: whether rows come in another order in each epoch.
+            sample_weight: the weight of each row.
+            resume: continue a `fit` that was interrupted, from the newest checkpoint of `directory` if there is one.
+            directory: where a checkpoint is written after each epoch, and when training ends early;
+                `onward.callbacks.Checkpoints` has more to say.
+            progress: whether to show a bar; by default on a terminal and in notebooks.
+            prefetch: how many batches are prepared ahead, in a thread.
+        """
+        if isinstance(epochs, bool) or not isinstance(epochs, (int, np.integer)) or epochs < 0:
+            raise OnwardError(f"`epochs` is a number, at least 0, not {epochs!r}")
+        epochs = int(epochs)
+        training, validating = self._sources(data, targets, batch_size, validation, shuffle, sample_weight)
+        given = _with_checkpoints(callbacks, directory)
+        settings = self._describe(training, batch_size, shuffle)
+        saved = self._interrupted(given, settings) if resume else None
+        if saved is None:
+            self._rates.begin(self.steps, None if training.steps is None else epochs * self._updates(training.steps))
+        self._fit = Fit(self._epoch if saved is None else int(saved["first"]), settings)
+        loop = Loop(
+            self,
+            training,
+            epochs=epochs,
+            callbacks=[_Measuring(self._training, self._rates), *given, progress_callback(progress)],
+            history=self.history,
+            first=self._fit.first,
+            step=self.steps,
+            accumulate=self._accumulate,
+            validate=None if validating is None else lambda: self._validated(validating, prefetch),
+            prefetch=prefetch,
+            state=None if saved is None else saved["loop"],
+        )
+        self._unfinished = None
+        try:
+            return loop.run()
+        except BaseException:
+            self._unfinished = self._fit.content(loop)
+            raise
+        finally:
+            self._epoch = loop.epoch
+
+    def _updates(self, batches: int) -> int:
+        """How many updates an epoch of so many batches has."""
+        return -(-batches // self._accumulate)
+
+    def _sources(
+        self, data: Any, targets: Any, batch_size: int, validation: Any, shuffle: Any, sample_weight: Any
+    ) -> tuple[Source, Source | None]:
+        """What is learned from, and what it is tested with."""
+        made = self._source(
+            data, targets, batch_size=batch_size, shuffle=shuffle, seed=self._seed, sample_weight=sample_weight
+        )
+        if validation is None:
+            return made, None
+        if not isinstance(validation, (float, np.floating)):
+            return made, self._source(validation, batch_size=batch_size, shuffle=False)
+        if not 0 < validation < 1:
+            raise OnwardError(f"`validation` is more data, or a part of the rows between 0 and 1, not {validation}")
+        return divided(made, float(validation), self._seed)
+
+    def _source(self, data: Any, targets: Any = None, **options: Any) -> Source:
+        return source(data, targets, inputs=self._model.fields, **options)
+
+    def _validated(self, data: Source, prefetch: int) -> dict[str, float]:
+        return {f"val_{name}": value for name, value in self._measured(data, self._metrics, prefetch).items()}
+
+    def train_step(self, batch: Any) -> float:
+        """One update from one batch, ``(inputs, targets)`` or a dict by name; returns the loss."""
+        loss, _ = self.learn(list(self._source([batch] if isinstance(batch, tuple) else batch).epoch(0)))
+        return loss
+
+    def learn(self, batches: Sequence[Batch]) -> tuple[float, float | None]:
+        """One update, as the loop wants it: returns the loss of the batches, and its weight in the mean of an epoch."""
+        shares = [self._training.share(batch) for batch in batches]
+        is_sum, total = None in shares, sum(share or 0.0 for share in shares)
+        weights = [1.0 if share is None or not total else share / total for share in shares]
+        self._rate = self._rates.at(self.steps)
+        results = self._model.update([batch.feeds for batch in batches], weights, self._rate)
+        loss = 0.0
+        for batch, outputs, weight in zip(batches, results, weights, strict=True):
+            loss += self._model.loss_of(outputs) * weight
+            self._training.update_metrics(batch, outputs)
+        return loss, None if is_sum else total
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of the last update."""
+        return self._rate
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate of the next update; what is set here is what schedules that are named start from."""
+        return self._rates.at(self.steps)
+
+    @learning_rate.setter
+    def learning_rate(self, rate: float) -> None:
+        self._rates.base = checked_rate(rate)
+
+    @property
+    def steps(self) -> int:
+        """How many updates have been made."""
+        return self._model.optimizer.state.step
+
+    @property
+    def epochs(self) -> int:
+        """How many epochs are done."""
+        return self._epoch
+
+    # Evaluation and prediction ----------------------------------------------------------------------------------------
+
+    def evaluate(
+        self,
+        data: Any,
+        targets: Any = None,
+        *,
+        batch_size: int = 32,
+        sample_weight: Any = None,
+        metrics: Any = None,
+        prefetch: int = 2,
+    ) -> dict[str, float]:
+        """The loss and the metrics of all rows together, with Dropout and BatchNormalization as in inference.
+
+        The loss is what it would be for one batch with all rows: batches count by what their mean was divided by, be it
+        rows, elements, class weights of labels that are not ignored, or weights of rows; a loss with
+        ``reduction="sum"`` is the sum. A loss about which nothing is known (a function of your own without targets that
+        look like the prediction, an ONNX model, the model's own) is taken for a mean over the rows.
+        """
+        found = self._metrics if metrics is None else self._named_metrics(metrics)
+        made = self._source(data, targets, batch_size=batch_size, shuffle=False, sample_weight=sample_weight)
+        return self._measured(made, found, prefetch)
+
+    def _measured(self, data: Source, found: Sequence[Metric], prefetch: int) -> dict[str, float]:
+        measurement = Measurement(self._model, self._loss, found)
+        with Prefetch(data.epoch(0), prefetch) as batches:
+            for batch in batches:
+                measurement.update(batch, self._model.evaluate(batch.feeds))
+        return measurement.results()
+
+    def predict(self, data: Any, *, batch_size: int = 32, prefetch: int = 2) -> Any:
+        """What the model returns: an array for one output, a dict by name for several.
+
+        Targets are not needed, and left out if `data` has them.
+        """
+        needed = self._model.prediction_inputs()
+        fields = [field for field in self._model.fields if field.name in needed or field.is_target]
+        made = source(data, inputs=fields, batch_size=batch_size, shuffle=False, needs_targets=False)
+        collection = Collection(made.rows)
+        with Prefetch(made.epoch(0), prefetch) as batches:
+            for batch in batches:
+                collection.add(self._model.predict(batch.feeds), batch.rows)
+        results = collection.result()
+        return next(iter(results.values())) if len(results) == 1 else results
+
+    # Files ------------------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a checkpoint: parameters, optimizer, schedule, history. `onward.api` reads it, too."""
+        persistence.save(self._model, path, {"epoch": self._epoch, **self._remembered()})
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Continue from a checkpoint, of this class or of `onward.api`: the next `fit` begins a new epoch."""
+        self._take(*persistence.read(path))
+
+    def save_run(self, path: str | os.PathLike[str], loop: Loop) -> None:
+        """Write a checkpoint of a `fit` under way."""
+        self._model.require_finite()
+        content = {"epoch": loop.epoch, **self._remembered(), "run": self._fit.content(loop)}
+        persistence.save(self._model, path, content)
+
+    def _remembered(self) -> dict[str, Any]:
+        return {"rates": self._rates.state_dict(), "history": self.history.state_dict()}
+
+    def _take(self, state: State, content: Mapping[str, Any]) -> None:
+        """Become what a checkpoint says."""
+        self._model.take(state)
+        self._unfinished = None
+        if content:
+            self._epoch = int(content["epoch"])
+            self._rates.load_state_dict(content["rates"])
+            self.history.load_state_dict(content["history"])
+
+    def _interrupted(self, callbacks: Sequence[Callback], settings: Settings) -> Mapping[str, Any] | None:
+        """What an interrupted fit has left, in a folder or here; None to start from the beginning."""
+        folders = [callback for callback in callbacks if isinstance(callback, Checkpoints)]
+        if not folders:
+            if self._unfinished is None:
+                raise OnwardError(
+                    "there is no interrupted fit to continue; to continue one of another process, give `directory`"
+                )
+            require_same(self._unfinished["settings"], settings, "the fit that was interrupted")
+            return self._unfinished
+        path = folders[0].newest
+        if path is None:
+            return None
+        state, content = persistence.read(path)
+        if "run" not in content:
+            raise OnwardError(f"{str(path)!r} was not written by fit; continue from it with load")
+        require_same(content["run"]["settings"], settings, repr(str(path)))
+        self._take(state, content)
+        return content["run"]
+
+    def export(self, path: str | os.PathLike[str], outputs: Sequence[str] | None = None) -> None:
+        """Write the model with its weights as they are now: the inputs and outputs of the file that it came from.
+
+        Args:
+            path: the file, which is replaced as a whole; models of more than 2 GB have a second one, ``<path>.data``.
+            outputs: other values of the model to return instead.
+        """
+        self._model.export(path, None if outputs is None else listed("outputs", outputs, one=True))
+
+    # What callbacks use -----------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """Copies of all parameters and running statistics."""
+        return self._model.snapshot()
+
+    def restore(self, snapshot: Mapping[str, np.ndarray]) -> None:
+        """Set parameters and running statistics."""
+        self._model.restore(snapshot)
+
+    # Descriptions -----------------------------------------------------------------------------------------------------
+
+    def _describe(self, training: Source, batch_size: int, shuffle: Any) -> Settings:
+        """What has to be the same for a fit to be continued."""
+        return {
+            "the model": persistence.digest(self._model.evaluation_model),
+            "the optimizer": persistence.digest(self._model.optimizer.plan.to_json().encode()),
+            "schedule": self._rates.describe(),
+            "seed": self._seed,
+            "accumulate": self._accumulate,
+            "batch_size": int(batch_size) if training.rows is not None else None,
+            "the number of rows": training.rows,
+            "the number of batches": training.steps,
+            "shuffle": shuffle if isinstance(shuffle, bool) else "a function",
+        }
+
+    def __repr__(self) -> str:
+        state = self._model.state
+        count = sum(state.trainable[name].size for name in state.trainable)
+        loss = "its own" if self._loss is None else loss_name(self._loss)
+        return (
+            f"Trainer({len(state.trainable)} parameters with {count:,} numbers, loss={loss}, "
+            f"optimizer={self._optimizer.name}, learning_rate={self.learning_rate:g}, steps={self.steps})"
+        )
+
+
+class Fit(NamedTuple):
+    """One call of `fit`: the number of its first epoch, and what has to be the same to continue it."""
+
+    first: int
+    settings: Settings
+
+    def content(self, loop: Loop) -> dict[str, Any]:
+        """What is needed to continue it."""
+        return {"first": self.first, "settings": self.settings, "loop": loop.state_dict()}
+
+
+class _Measuring(Callback):
+    """Metrics of the training itself, and the schedule that waits for what they say."""
+
+    def __init__(self, measurement: Measurement, rates: Rates) -> None:
+        self._measurement, self._rates = measurement, rates
+
+    def on_epoch_begin(self, run: Run) -> None:
+        if run.batch == 0:
+            self._measurement.start()
+
+    def on_epoch_end(self, run: Run) -> None:
+        validated = {name: run.logs.pop(name) for name in list(run.logs) if name != "loss"}
+        run.logs.update({**self._measurement.metric_results(), **validated})
+        self._rates.observe(run.logs)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"metrics": self._measurement.state_dict(), "rates": self._rates.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._measurement.load_state_dict(state["metrics"])
+        self._rates.load_state_dict(state["rates"])
+
+
+def _with_checkpoints(callbacks: Sequence[Callback], directory: str | os.PathLike[str] | None) -> list[Callback]:
+    given: list[Callback] = [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
+    for callback in given:
+        if not isinstance(callback, Callback):
+            raise OnwardError(f"a callback is an onward.callbacks.Callback, not {callback!r}")
+    if directory is None:
+        return given
+    if any(isinstance(callback, Checkpoints) for callback in given):
+        raise OnwardError("Checkpoints has a directory already; leave `directory` of fit out")
+    return [*given, Checkpoints(directory)]
+
+
+def _optimizer(optimizer: Any, learning_rate: float | None, clip: Any) -> Optimizer:
+    """The optimizer with what is said beside it."""
+    options: dict[str, Any] = {} if learning_rate is None else {"learning_rate": learning_rate}
+    if not isinstance(optimizer, Optimizer):
+        return optim.get(optimizer, **options, **({} if clip is None else {"clip": clip}))
+    if clip is not None:
+        if optimizer.global_norm is not None and not isinstance(clip, Transformation):
+            raise OnwardError("the optimizer clips its gradients already; leave `clip` out")
+        if isinstance(clip, Transformation):
+            options["transformation"] = optim.chain(clip, optimizer.transformation)
+        else:
+            options["global_norm"] = clip if isinstance(clip, GlobalNorm) else GlobalNorm(float(clip))
+    return dataclasses.replace(optimizer, **options)
