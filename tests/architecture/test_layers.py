@@ -45,19 +45,38 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": FRONT | {"report"},
     "__main__": {"cli"},
     "experimental": FRONT,
+    # The training part of onnxcustom stands on TrainingSession and TrainingAgent, and runs the one loop.
+    "onnxcustom": FRONT | {"trainer"},
+    "as_onnxcustom": {"errors"},
     "as_onnxruntime_training": FRONT | {"artifacts", "onnxblock", "api", "experimental"},
 }
 
 # Package from outside -> the parts that may import it. The standard library and numpy are open to all.
 MAY_BE_IMPORTED_BY: dict[str, set[str]] = {
     "onnx": BUILD
-    | {"report", "testing", "artifacts", "onnxblock", "step", "trainer", "sklearn", "torch", "cli", "experimental"},
-    "onnx_ir": BUILD | {"report", "testing", "artifacts", "onnxblock", "step", "trainer", "sklearn", "torch", "cli"},
+    | {
+        "report",
+        "testing",
+        "artifacts",
+        "onnxblock",
+        "step",
+        "trainer",
+        "sklearn",
+        "torch",
+        "cli",
+        "experimental",
+        "onnxcustom",
+    },
+    "onnx_ir": BUILD
+    | {"report", "testing", "artifacts", "onnxblock", "step", "trainer", "sklearn", "torch", "cli", "onnxcustom"},
     "llvmlite": {"runtime"},
+    "matplotlib": {"trainer"},
     "tensorboard": {"callbacks"},
     "tqdm": {"trainer"},
     "onnxruntime": {"runtime", "testing"},
+    "pandas": {"trainer"},
     "torch": {"torch", "experimental"},
+    "skl2onnx": {"onnxcustom"},
 }
 
 

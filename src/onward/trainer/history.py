@@ -1,34 +1,192 @@
-"""What happened while training."""
+"""What happened while training: a row for each epoch, and the loss of each step."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import csv
+import html
+import io
+import math
+import os
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+from onward.errors import OnwardError, UnknownNameError
+from onward.runtime.files import write_bytes
+from onward.trainer.figure import new_figure, save_figure
+
+_VALIDATION = "val_"
+_NOT_PLOTTED = ("epoch", "seconds", "rate")
+
 
 class History:
-    """The numbers of each epoch, and the loss of each step."""
+    """A table of training: ``history["loss"]`` is a column, ``history[-1]`` a row, ``len(history)`` the epochs.
+
+    Attributes:
+        epochs: the rows; each has the number of its epoch and what was measured, by name.
+        losses: the loss of each step.
+    """
 
     def __init__(self) -> None:
         self.epochs: list[dict[str, Any]] = []
         self.losses: list[float] = []
 
     def add_step(self, loss: float) -> None:
-        self.losses.append(loss)
+        """Note the loss of one step."""
+        self.losses.append(float(loss))
 
     def add_epoch(self, epoch: int, logs: Mapping[str, Any]) -> None:
-        self.epochs.append({"epoch": epoch, **logs})
+        """Note what was measured in one epoch."""
+        self.epochs.append({"epoch": int(epoch), **{name: _plain(value) for name, value in logs.items()}})
 
-    def __getitem__(self, name: str) -> list[Any]:
-        return [row.get(name) for row in self.epochs]
+    @property
+    def columns(self) -> list[str]:
+        """The names of what was measured in any epoch."""
+        return list(dict.fromkeys(name for row in self.epochs for name in row))
 
     def __len__(self) -> int:
         return len(self.epochs)
 
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.epochs)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.columns
+
+    def __getitem__(self, key: str | int | slice) -> Any:
+        """A column by its name (None where an epoch has no such number), a row by its place, or several rows."""
+        if not isinstance(key, str):
+            return self.epochs[key]
+        if key not in self.columns:
+            raise UnknownNameError(
+                f"the history has no {key!r}; it has {', '.join(map(repr, self.columns)) or 'nothing'}"
+            )
+        return [row.get(key) for row in self.epochs]
+
+    def best(self, name: str = "loss", *, higher: bool = False) -> dict[str, Any]:
+        """The row with the lowest number in a column, or the highest."""
+        known = [row for row in self.epochs if _is_number(row.get(name))]
+        if not known:
+            raise UnknownNameError(f"the history has no numbers called {name!r}")
+        return max(known, key=lambda row: row[name]) if higher else min(known, key=lambda row: row[name])
+
+    # Tables -------------------------------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        if not self.epochs:
+            return f"History: no epoch yet, {len(self.losses)} steps"
+        columns = self.columns
+        cells = [columns, *([_shown(row.get(name)) for name in columns] for row in self.epochs)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        return "\n".join("  ".join(map(str.rjust, row, widths)) for row in cells)
+
+    def _repr_html_(self) -> str:
+        """The table in a notebook."""
+        columns = self.columns
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
+        body = "".join(
+            f"<tr>{''.join(f'<td>{html.escape(_shown(row.get(name)))}</td>' for name in columns)}</tr>"
+            for row in self.epochs
+        )
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+    def to_pandas(self) -> Any:
+        """The rows as a `pandas.DataFrame` by epoch."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise OnwardError("to_pandas needs pandas, which is not installed: pip install pandas") from error
+        return pandas.DataFrame(self.epochs, columns=self.columns or ["epoch"]).set_index("epoch")
+
+    def to_csv(self, path: str | os.PathLike[str] | None = None) -> str | None:
+        """Write the rows to a file, with all digits; without one, return them as text."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, self.columns, restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self.epochs)
+        if path is None:
+            return text.getvalue()
+        write_bytes(path, text.getvalue().encode())
+        return None
+
+    # Plots --------------------------------------------------------------------------------------------------------
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+        """The loss, each metric and the learning rate over the epochs, with those of validation beside them.
+
+        Returns the figure of matplotlib, and writes it to `path` if there is one.
+        """
+        panels = self._panels()
+        if not panels:
+            raise OnwardError("there is nothing to plot: no epoch has been trained yet")
+        figure = new_figure(width=4.5 * len(panels))
+        for index, (title, names) in enumerate(panels.items(), 1):
+            axes = figure.add_subplot(1, len(panels), index)
+            if title == "loss" and self.losses and len(self.losses) > len(self.epochs):
+                self._plot_steps(axes)
+            for name in names:
+                label = "validation" if name.startswith(_VALIDATION) else "training"
+                known = [(row["epoch"] + 1, row[name]) for row in self.epochs if _is_number(row.get(name))]
+                axes.plot(*zip(*known, strict=True), marker=".", label=label)
+            axes.set_title(title)
+            axes.set_xlabel("epoch")
+            if len(names) > 1:
+                axes.legend()
+        save_figure(figure, path)
+        return figure
+
+    def _panels(self) -> dict[str, list[str]]:
+        """What is plotted: the loss first, then metrics, then the rate; each with what validation has of it."""
+        numbers = [name for name in self.columns if any(_is_number(row.get(name)) for row in self.epochs)]
+        bases = dict.fromkeys(name.removeprefix(_VALIDATION) for name in numbers if name not in _NOT_PLOTTED)
+        panels = {base: [name for name in (base, f"{_VALIDATION}{base}") if name in numbers] for base in bases}
+        return panels | ({"rate": ["rate"]} if "rate" in numbers else {})
+
+    def _plot_steps(self, axes: Any) -> None:
+        """The loss of each step, faintly, over the epochs that they belong to if all epochs are in the table."""
+        first = self.epochs[0]["epoch"]
+        count = self.epochs[-1]["epoch"] + 1 - first
+        places = first + np.arange(1, len(self.losses) + 1) * (count / len(self.losses))
+        axes.plot(places, self.losses, color="0.8", linewidth=0.8, zorder=0)
+
+    # What a checkpoint keeps --------------------------------------------------------------------------------------
+
     def state_dict(self) -> dict[str, Any]:
-        return {"epochs": list(self.epochs), "losses": np.array(self.losses, np.float64)}
+        """All of it, as plain values and an array: what `load_state_dict` takes gives the same history again."""
+        return {"epochs": [dict(row) for row in self.epochs], "losses": np.array(self.losses, np.float64)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.epochs, self.losses = [dict(row) for row in state["epochs"]], [float(loss) for loss in state["losses"]]
+        """Become what `state_dict` returned."""
+        self.epochs = [dict(row) for row in state["epochs"]]
+        self.losses = [float(loss) for loss in state["losses"]]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, History):
+            return NotImplemented
+        same = all(map(_same_row, self.epochs, other.epochs)) and len(self) == len(other)
+        return same and np.array_equal(self.losses, other.losses, equal_nan=True)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _same_row(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    def same(x: Any, y: Any) -> bool:
+        return bool(x == y) or (isinstance(x, float) and isinstance(y, float) and math.isnan(x) and math.isnan(y))
+
+    return row.keys() == other.keys() and all(same(row[name], other[name]) for name in row)
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of numpy as those of Python, which JSON knows."""
+    return value.item() if isinstance(value, (np.generic, np.ndarray)) and np.size(value) == 1 else value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
