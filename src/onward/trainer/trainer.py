@@ -21,7 +21,6 @@ from onward.optim import GlobalNorm, Optimizer, Transformation
 from onward.rate import checked_rate
 from onward.runtime.state import State
 from onward.trainer import persistence
-from onward.trainer.choice import chosen
 from onward.trainer.data import Batch, Source, divided, source
 from onward.trainer.history import History
 from onward.trainer.loop import Loop
@@ -72,8 +71,8 @@ class Trainer:
         learning_rate: float | None = None,
         schedule: ScheduleLike | None = None,
         metrics: Any = (),
-        trainable: Sequence[str] | None = None,
-        frozen: Sequence[str] | None = None,
+        trainable: str | Sequence[str] | None = None,
+        frozen: str | Sequence[str] | None = None,
         loss_inputs: Sequence[str] | None = None,
         clip: float | GlobalNorm | Transformation | None = None,
         accumulate: int = 1,
@@ -97,7 +96,8 @@ class Trainer:
             model,
             taken,
             recipe,
-            choose=lambda forward: chosen(forward, trainable, frozen),
+            trainable=trainable,
+            frozen=frozen,
             loss_inputs=names,
             weighted=accumulate > 1,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,11 +22,9 @@ from onward.losses import Loss
 from onward.optim import Optimizer
 from onward.plan import UpdatePlan
 from onward.training.loss import attach_loss
+from onward.training.selection import selected
 from onward.training.split import SplitModels, split_prepared
 from onward.training.update import update_plan
-
-# From a prepared model to the parameters that are to be trained; None for all that can be.
-Choice = Callable[[ir.Model], Sequence[str] | None]
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,8 @@ def assemble(
     loss: str | Loss | None,
     optimizer: Optimizer,
     *,
-    choose: Choice,
+    trainable: str | Sequence[str] | None = None,
+    frozen: str | Sequence[str] | None = None,
     loss_inputs: Sequence[str] | None = None,
     weighted: bool = False,
 ) -> Assembly:
@@ -70,7 +69,8 @@ def assemble(
         model: the forward model; None as `loss` means that its first output is the loss.
         loss: a name of `onward.losses`, or a function ``(op, prediction, *targets)``.
         optimizer: a value of `onward.optim`.
-        choose: says which parameters of the model are trained.
+        trainable: names and patterns of the parameters to train; None means all that `onward.gradient` calls trainable.
+        frozen: names and patterns of parameters that are not trained.
         loss_inputs: the outputs (or other values) that the loss takes, where the model has several outputs.
         weighted: whether the training graph takes a number that it multiplies all gradients with.
     """
@@ -78,7 +78,6 @@ def assemble(
     changes = provenance.changes_of(loaded)
     forward = prepare(loaded, keep=custom_operators())
     fix_defaults(forward.graph)
-    names = choose(forward)
     own = set(forward.graph.initializers)
     inputs = [value.name or "" for value in forward.graph.inputs]
     outputs = [value.name or "" for value in forward.graph.outputs]
@@ -95,7 +94,7 @@ def assemble(
     constants = [name for name in combined.graph.initializers if name not in own]
     models = split_prepared(
         combined,
-        trainable=names,
+        trainable=selected(combined, trainable, frozen, loss=combined.graph.outputs[0], constants=constants),
         targets=list(targets.values()),
         constants=constants,
         changes=changes,
