@@ -28,8 +28,10 @@ class Role(str, Enum):
     PARAMETER = "parameter"  # trained
     BUFFER = "buffer"  # changed by the forward pass, not by the optimizer: running statistics
     SLOT = "slot"  # state of the optimizer that belongs to one parameter
+    FROZEN = "frozen"  # not trained, where it is an input nevertheless
     GRADIENT = "gradient"
     WEIGHT = "weight"  # what the gradients of this pass are multiplied with
+    ACTIVATION = "activation"  # what a forward graph keeps for the backward graph that belongs to it
     RESET = "reset"  # whether gradients replace (true) or join (false) what the gradient buffers hold
     LEARNING_RATE = "learning_rate"
     STEP = "step"  # the number of this update, from 1

@@ -16,7 +16,7 @@ from onward.autodiff.sweep import backpropagate
 from onward.errors import NotDifferentiableError, OnwardError, UnknownNameError
 from onward.graph.builder import Builder
 from onward.graph.finish import finish, make_way, publish, to_input
-from onward.graph.naming import listed, quoted
+from onward.graph.naming import free_name, listed, quoted
 from onward.graph.nodes import all_values, outer_values
 from onward.graph.parameters import parameters as parameters_of
 from onward.graph.parameters import weights_elsewhere
@@ -64,7 +64,7 @@ def _gradient(forward: ir.Model, names: list[str], outputs: list[str], as_inputs
     graph = model.graph
     op = Builder(graph, model.opset_imports[""])
     border = {value.name for value in (*graph.inputs, *graph.outputs, *graph.initializers.values())}
-    published = [_free_name(f"{name}_grad", border) for name in names]
+    published = [free_name(f"{name}_grad", border) for name in names]
     seeds = {end: seed_of(op, end, border) for end in ends_of(graph, outputs)}
     gradients = gradients_of(op, seeds, names)
     make_way(op, published)
@@ -169,7 +169,13 @@ def seed_of(op: Builder, output: ir.Value, border: set[str | None]) -> ir.Value:
     assert output.dtype is not None
     if static_size(output) == 1:
         return op.constant(np.ones(static_shape(output) or ()), output.dtype)
-    name = _free_name(f"{output.name}_grad", border)
+    return cotangent_input(op, output, border)
+
+
+def cotangent_input(op: Builder, output: ir.Value, border: set[str | None]) -> ir.Value:
+    """A new input for the cotangent of an output."""
+    assert output.dtype is not None
+    name = free_name(f"{output.name}_grad", border)
     make_way(op, [name])
     seed = ir.Value(
         name=name,
@@ -178,12 +184,3 @@ def seed_of(op: Builder, output: ir.Value, border: set[str | None]) -> ir.Value:
     )
     op.graph.inputs.append(seed)
     return seed
-
-
-def _free_name(wanted: str, taken: set[str | None]) -> str:
-    name, count = wanted, 0
-    while name in taken:
-        count += 1
-        name = f"{wanted}_{count}"
-    taken.add(name)
-    return name

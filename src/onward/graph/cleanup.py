@@ -28,4 +28,13 @@ def _remove_unused_nodes(graph: ir.Graph) -> None:
             for body in subgraphs(node):
                 _remove_unused_nodes(body)
         else:
-            graph.remove(node, safe=True)
+            _remove(graph, node)
+
+
+def _remove(graph: ir.Graph, node: ir.Node) -> None:
+    """Remove a node and what is in its bodies, so that these use nothing any more."""
+    for body in subgraphs(node):
+        body.outputs.clear()
+        for inner in reversed(list(body)):
+            _remove(body, inner)
+    graph.remove(node, safe=True)

@@ -25,6 +25,16 @@ def listed(argument: str, names: Any, *, one: bool = False) -> list[str]:
     raise OnwardError(f"`{argument}` is a list of names{' or one name' if one else ''}, not {names!r}")
 
 
+def free_name(wanted: str, taken: set[str | None]) -> str:
+    """`wanted`, or that with a number, which is then taken."""
+    name, count = wanted, 0
+    while name in taken:
+        count += 1
+        name = f"{wanted}_{count}"
+    taken.add(name)
+    return name
+
+
 def quoted(names: Iterable[str | None]) -> str:
     """Names for an error, not too many of them."""
     known = list(names)

@@ -6,23 +6,15 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import onnxruntime
 
 from onward.errors import InvalidModelError, OnwardError
 from onward.ort_format import is_ort_format
 from onward.runtime import wire
 from onward.runtime.bound import BoundSession, Destinations, Output, UserInput
+from onward.runtime.inputs import checked_input, shape_of_value
 from onward.runtime.refusal import check_targets, explain
-from onward.runtime.session import (
-    NUMPY_TYPES,
-    ModelSource,
-    default_options,
-    open_session,
-    path_of,
-    read_model,
-    type_name,
-)
+from onward.runtime.session import ModelSource, default_options, open_session, path_of, read_model
 from onward.runtime.state import State
 from onward.runtime.tensors import value_of
 from onward.signature import CHECK, METADATA_KEY, Role, Signature
@@ -202,7 +194,7 @@ class Graph:
         """
         bound = self._current()
         feeds = self._feeds(bound, inputs)
-        if any(0 in _shape_of(value) for value in feeds.values()):
+        if any(0 in shape_of_value(value) for value in feeds.values()):
             # Products that onnxruntime has fused with a transposition end the process if there is nothing in them.
             bound = self._current(as_written=True)
         try:
@@ -234,8 +226,8 @@ class Graph:
         feeds = {}
         for name, value in zip(self.user_inputs, inputs, strict=True):
             if name in bound.inputs:  # a target that nothing uses is not an input of the session
-                feeds[name] = _checked(bound.inputs[name], self._declared(bound, name), value)
-        shapes = {name: _shape_of(value) for name, value in feeds.items()}
+                feeds[name] = checked_input(bound.inputs[name], self._declared(bound, name), value)
+        shapes = {name: shape_of_value(value) for name, value in feeds.items()}
         check_targets(shapes, {name: self._declared(bound, name) for name in feeds}, self._targets)
         return feeds
 
@@ -248,62 +240,6 @@ class Graph:
 def gradient_name(parameter: str) -> str:
     """What the gradient of a parameter is called inside a training graph."""
     return f"{parameter}_grad"
-
-
-def as_value(value: Any) -> Any:
-    """onnxruntime's native tensors as its Python ones; anything else as it is."""
-    is_native = type(value).__name__ == "OrtValue" and not isinstance(value, onnxruntime.OrtValue)
-    return onnxruntime.OrtValue(value) if is_native else value
-
-
-def is_value(value: Any) -> bool:
-    """Whether this is a tensor of onnxruntime."""
-    return isinstance(as_value(value), onnxruntime.OrtValue)
-
-
-def _checked(expected: Any, declared: Sequence[Any] | None, value: UserInput) -> UserInput:
-    """An input as an array or OrtValue of the type and shape that the model takes."""
-    name = expected.name
-    value = as_value(value)
-    if isinstance(value, onnxruntime.OrtValue):
-        kind, shape = value.data_type(), tuple(value.shape())
-    elif value is None:
-        raise OnwardError(f"input {name!r} is None, but the model needs it")
-    else:
-        wanted = NUMPY_TYPES.get(expected.type)
-        array = np.asarray(value)
-        if not array.dtype.isnative:
-            array = array.astype(array.dtype.newbyteorder("="))
-        if not isinstance(value, np.ndarray) and wanted is not None and _is_plain(array, wanted):
-            array = array.astype(wanted)  # numbers of Python have no type of their own
-        if expected.type == "tensor(string)" and array.dtype.kind in "OSUT":
-            array = array.astype(str) if array.dtype.kind in "ST" else array
-            kind = expected.type
-        else:
-            kind = type_name(array.dtype)
-        value = np.ascontiguousarray(array).reshape(array.shape)
-        shape = value.shape
-    if kind != expected.type:
-        hint = f"; convert it with .astype(np.{NUMPY_TYPES[expected.type]})" if expected.type in NUMPY_TYPES else ""
-        raise OnwardError(f"input {name!r} must be {expected.type}, not {kind}{hint}")
-    if declared is not None and not _fits(shape, declared):
-        raise OnwardError(f"input {name!r} must have shape {declared}, not {list(shape)}")
-    return value
-
-
-def _shape_of(value: UserInput) -> Sequence[int]:
-    return value.shape if isinstance(value, np.ndarray) else value.shape()
-
-
-def _fits(shape: Sequence[int], expected: Sequence[Any]) -> bool:
-    """Whether a shape agrees with one that has symbols in it."""
-    if len(shape) != len(expected):
-        return False
-    return all(not isinstance(wanted, int) or wanted == size for size, wanted in zip(shape, expected, strict=True))
-
-
-def _is_plain(array: np.ndarray, wanted: np.dtype) -> bool:
-    return array.dtype.kind in "biuf" and np.can_cast(array.dtype, wanted, "same_kind")
 
 
 def _numbers(shape: Any) -> Any:

@@ -15,7 +15,8 @@ from onward.runtime.bound import Output, UserInput
 from onward.runtime.device import choose
 from onward.runtime.export import export_for_inference
 from onward.runtime.finite import Alarm, check_loss, warn_of_nonfinite
-from onward.runtime.graph import Graph, as_value, gradient_name, is_value
+from onward.runtime.graph import Graph, gradient_name
+from onward.runtime.inputs import as_value, is_value
 from onward.runtime.session import ModelSource
 from onward.runtime.state import RandomState, State
 from onward.runtime.tensors import FlatTensors, value_of

@@ -2,7 +2,7 @@
 
 A training graph is more than its rules: nodes get other forms before they are differentiated, and others afterwards
 (`onward.training`). ``check_training(model, feeds, wrt=["x", "w"])`` puts a loss on top of any model, makes parameters
-of what is named, and compares both ways to train, separate graphs and the single step, with the plain gradient.
+of what is named, and compares all ways to train (separate graphs, the single step, two phases) with the plain gradient.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from onward.autodiff.sweep import differentiable_path
 from onward.graph.prepare import prepare
 from onward.signature import METADATA_KEY, Role, Signature
 from onward.testing.running import Feeds, floating_outputs, run_on_runtime
+from onward.training.phases import phases
 from onward.training.split import split
 from onward.training.step import step_model
 
@@ -113,7 +114,16 @@ def by_step(subject: Subject) -> Feeds:
     return results
 
 
-PATHS = (by_split, by_step)
+def by_phases(subject: Subject) -> Feeds:
+    """The same by a forward graph, and a backward graph that takes what that one keeps."""
+    made = phases(subject.model, trainable=list(subject.parameters.values()), outputs=[_LOSS])
+    results = run_on_runtime(made.forward, _first_feeds(made.forward, subject))
+    given = {seed: np.ones_like(results[output]) for output, seed in made.info.output_gradients.items()}
+    kept = {name: results.pop(name) if name not in made.info.outputs else results[name] for name in made.info.kept}
+    return results | run_on_runtime(made.backward, {**subject.feeds, **subject.weights, **kept, **given})
+
+
+PATHS = (by_split, by_step, by_phases)
 
 
 def _first_feeds(made: onnx.ModelProto, subject: Subject) -> Feeds:

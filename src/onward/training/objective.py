@@ -94,6 +94,32 @@ def check_trainable(
     `inputs` says whether inputs of the model may be among them.
     """
     graph = model.graph
+    values = differentiable_values(
+        model, trainable, argument=argument, constants=constants, inputs=inputs, changes=changes
+    )
+    loss = graph.outputs[0]
+    _, carrying = differentiable_path(graph, values, [loss])
+    unreached = [value.name or "" for value in values if value not in carrying]
+    if unreached:
+        fed = {value.name for value in graph.inputs}
+        raise OnwardError(
+            f"{quoted(unreached)} cannot be trained: the loss {loss.name!r} does not depend on it through "
+            f"differentiable operators. Leave it out of `{argument}`"
+            + (", or list it in `frozen_params`." if inputs and not set(unreached) & fed else ".")
+        )
+
+
+def differentiable_values(
+    model: ir.Model,
+    trainable: Sequence[str],
+    *,
+    argument: str,
+    constants: Collection[str] = (),
+    inputs: bool = False,
+    changes: Changes | None = None,
+) -> list[ir.Value]:
+    """The values of these names; an error for what has no gradient, whatever the loss is."""
+    graph = model.graph
     fed = {value.name: value for value in graph.inputs if not value.is_initializer()}
     known = {value.name: value for value in graph.initializers.values() if value.name not in constants}
     wrong = [name for name in trainable if name in fed and not inputs]
@@ -122,12 +148,4 @@ def check_trainable(
             f"{quoted(running)} cannot be trained: BatchNormalization in training computes it from the data. Leave it "
             f"out of `{argument}`."
         )
-    loss = graph.outputs[0]
-    _, carrying = differentiable_path(graph, [values[name] for name in trainable], [loss])
-    unreached = [name for name in trainable if values[name] not in carrying]
-    if unreached:
-        raise OnwardError(
-            f"{quoted(unreached)} cannot be trained: the loss {loss.name!r} does not depend on it through "
-            f"differentiable operators. Leave it out of `{argument}`"
-            + (", or list it in `frozen_params`." if inputs and not set(unreached) & set(fed) else ".")
-        )
+    return [values[name] for name in trainable]

@@ -6,7 +6,7 @@ loss change: onnxruntime folds and fuses the others by itself, and graphs for ev
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import onnx_ir as ir
 
@@ -30,14 +30,21 @@ _FORMS: dict[str, Replacement] = {
 _WITH_WEIGHTS = ("BatchNormalization", "Conv")
 
 
-def choose_forms(model: ir.Model, op: Builder, trainable: Collection[str]) -> None:
-    """Replace nodes of `model` on the way from trainable parameters to the loss, its first output, in place."""
+def choose_forms(
+    model: ir.Model, op: Builder, trainable: Collection[str], outputs: Sequence[ir.Value] | None = None
+) -> None:
+    """Replace nodes of `model` on the way from trainable parameters to `outputs`, in place.
+
+    By default, that is the loss, its first output.
+    """
     graph = model.graph
+    # Outputs by place: a node that is replaced is not the producer of its output any more.
+    places = [0] if outputs is None else [index for index, value in enumerate(graph.outputs) if value in outputs]
     values = [value for value in (*graph.inputs, *graph.initializers.values()) if value.name in trainable]
-    path, carrying = differentiable_path(graph, values, graph.outputs[:1])
+    path, carrying = differentiable_path(graph, values, [graph.outputs[index] for index in places])
     if put_channels_first(op, path, carrying):
         infer_shapes(model)
-        path, carrying = differentiable_path(graph, values, graph.outputs[:1])
+        path, carrying = differentiable_path(graph, values, [graph.outputs[index] for index in places])
     before = len(graph)
     for node in path:
         form = _FORMS.get(node.op_type) if node.domain == "" else None
