@@ -77,8 +77,8 @@ class TwoPhases:
         missing = [name for name in self._kept if name not in first.inputs and name not in first.outputs]
         if missing:
             raise OnwardError(
-                f"the backward graph takes {missing[0]!r}, which the forward graph neither takes nor returns; they were "
-                "not made together"
+                f"the backward graph takes {missing[0]!r}, which the forward graph neither takes nor returns; they "
+                "were not made together"
             )
 
     def forward(self, feeds: Mapping[str, UserInput]) -> ForwardResult:

@@ -1,8 +1,8 @@
 """What the forward pass keeps for the backward pass: few bytes, from which the rest is cheap to compute again.
 
-Each value that the backward pass uses is either kept, which costs its bytes, or computed once more, which costs time and
-needs the inputs of its node in turn. The best choice for all of them together is a minimum cut: a value is two places,
-whether it is there in the backward pass, and whether it is computed there.
+Each value that the backward pass uses is either kept, which costs its bytes, or computed once more, which costs time
+and needs the inputs of its node in turn. The best choice for all of them together is a minimum cut: a value is two
+places, whether it is there in the backward pass, and whether it is computed there.
 
     source -- time --> computed(v) -- bytes --> there(v) -- no limit --> computed(w) of each w that v is an input of
 """
