@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
@@ -32,6 +34,18 @@ def test_gradients_are_those_of_the_rules(name: str) -> None:
     else:
         with pytest.raises(InvalidModelError):
             check(name)
+
+
+def test_a_rank_that_only_the_declaration_of_an_output_says() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 13]> g (float[N, 1, 4] x, float[4] w) => (float[M] y) {
+            products = Mul (x, w)
+            row = Squeeze (products)
+            y = Concat <axis = 0> (row, row)
+        }"""
+    )
+    feeds = {name: np.arange(1, 5, dtype=np.float32).reshape(shape) for name, shape in (("x", (1, 1, 4)), ("w", 4))}
+    check_training(model, feeds, wrt=["w"])
 
 
 def test_every_form_and_lowering_is_used() -> None:

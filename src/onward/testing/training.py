@@ -301,12 +301,26 @@ def _add_loss(model: onnx.ModelProto, results: Feeds, layout: str) -> Feeds:
     kept = [onnx.ValueInfoProto.FromString(output.SerializeToString()) for output in graph.output]
     del graph.output[:]
     graph.output.append(helper.make_tensor_value_info(_LOSS, kind, []))
-    if layout == "symbolic":
-        for output in kept:
-            if output.type.WhichOneof("value") == "tensor_type":
-                output.type.tensor_type.ClearField("shape")
+    described = {value.name for value in graph.value_info}
+    for output in kept:
+        if output.type.WhichOneof("value") == "tensor_type":
+            _forget_declared_sizes(output.type.tensor_type, results.get(output.name))
+        if layout == "symbolic":
             graph.output.append(output)
+        elif output.name not in described:
+            graph.value_info.append(output)
     return weights
+
+
+def _forget_declared_sizes(declared: onnx.TypeProto.Tensor, actual: np.ndarray | None) -> None:
+    """Leave no more than the rank, which inference may have from nowhere else, of what a model says of an output."""
+    known = declared.HasField("shape") and (actual is None or len(declared.shape.dim) == actual.ndim)
+    rank = len(declared.shape.dim) if known else None
+    declared.ClearField("shape")
+    if rank is not None:
+        declared.shape.SetInParent()
+        for _ in range(rank):
+            declared.shape.dim.add()
 
 
 def _believable(shape: onnx.TensorShapeProto | None, actual: Sequence[int]) -> list[int | str | None]:
