@@ -152,6 +152,11 @@ def _cases() -> Iterator[Case]:
     scale, bias = _random(2, seed=1), _random(2, seed=2)
     yield Case("GroupNormalization", 21, [IMAGE, scale, bias], {"num_groups": 2, "epsilon": 0.1})
     yield Case("GroupNormalization", 21, [IMAGE, scale, bias], {"num_groups": 2}, constants=[1, 2], symbolic=True)
+    window = {"kernel_shape": [4, 3], "strides": [4, 2], "count_include_pad": 1}
+    for symbolic in (False, True):
+        yield Case("AveragePool", 19, [IMAGE[:, :, :3]], window, symbolic=symbolic)
+        yield Case("AveragePool", 19, [IMAGE[:, :, :1, :1]], {**window, "pads": [1, 0, 1, 1]}, symbolic=symbolic)
+        yield Case("AveragePool", 19, [IMAGE[:, :, :1, :1]], {**window, "auto_pad": "VALID"}, symbolic=symbolic)
     for directions in ({}, {"directions": [1]}):
         yield Case(
             "Scan",

@@ -257,6 +257,38 @@ def group_normalization_21(op: Builder, node: ir.Node) -> None:
     _replace(node, op.reshape_like(y, x))
 
 
+@adapter("AveragePool", since=19)
+def average_pool_19(op: Builder, node: ir.Node) -> None:
+    """A window larger than the padded image was divided by its own size, now by that of the image.
+
+    That is how onnxruntime counts with count_include_pad, unless it rounds the number of windows up.
+    """
+    x = node.inputs[0]
+    assert x is not None
+    kernel: tuple[int, ...] = attribute(node, "kernel_shape", ())
+    n, how = len(kernel), attribute(node, "auto_pad", "NOTSET")
+    if not attribute(node, "count_include_pad", 0) or attribute(node, "ceil_mode", 0) or how.startswith("SAME"):
+        return
+    strides, pads = attribute(node, "strides", (1,) * n), attribute(node, "pads", (0,) * 2 * n)
+    added = [0 if how == "VALID" else pads[i] + pads[n + i] for i in range(n)]
+    sizes = (dims(x) or (None,) * (n + 2))[2:]
+    # Along other axes, one that is too large is there no time at all.
+    larger = [
+        axis
+        for axis, size, side, stride, padding in zip(range(n), sizes, kernel, strides, added, strict=True)
+        if stride > 1 and side > padding + (size if isinstance(size, int) else 1)
+    ]
+    if not larger:
+        return
+    assert x.dtype is not None
+    places = np.array(larger)
+    length = op.Gather(op.shape(x), places + 2, axis=0) + np.array(added)[places]
+    whole = np.array(kernel)[places]
+    shares = op.cast(op.Min(length, whole), x.dtype) / whole.astype(np.float64)
+    settings = {name: found.value for name, found in node.attributes.items()}
+    _replace(node, op.AveragePool(x, **settings) * op.ReduceProd(shares, keepdims=0))
+
+
 @adapter("Scan", since=9)
 def scan_9(op: Builder, node: ir.Node) -> None:
     """Scanning a batch of sequences: an outer Scan takes its elements one after the other."""

@@ -29,7 +29,8 @@ def finish(model: ir.Model) -> onnx.ModelProto:
     check_promises(model.graph)
     name_sizes(model.graph)
     forget_constant_nodes(model)
-    keep_guards(model.graph)
+    for graph in model.graphs():
+        keep_guards(graph)
     opset = model.opset_imports.get("", 1)
     lowest = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)], ignore_unknown=True)
     # 4 is the first IR version whose initializers need not be inputs too.

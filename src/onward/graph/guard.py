@@ -45,6 +45,20 @@ def guarded_number(op: Builder, x: ir.Value, fits: ir.Value, rule: str) -> ir.Va
     return result
 
 
+def unforeseen(op: Builder, x: ir.Value) -> ir.Value:
+    """`x`, of known rank, with sizes that onnxruntime learns only when it runs: for those it would misjudge.
+
+    A Reshape to zeros keeps all sizes. That they are zeros follows from the data (no number is greater than itself),
+    so that it cannot be computed beforehand. Of no data, the sum is 0 too.
+    """
+    assert x.shape is not None
+    number = op.cast(op.Slice(op.Reshape(x, [-1]), [0], [1], [0]), ir.DataType.FLOAT)
+    zero = op.ReduceSum(op.cast(op.Greater(number, number), ir.DataType.INT64), [0], keepdims=1)
+    result = _named(op, op.Reshape(x, op.Add(zero, [0] * len(x.shape))), f"{x.name!r} keeps its sizes")
+    result.shape = x.shape.copy()
+    return result
+
+
 def _named(op: Builder, result: ir.Value, rule: str) -> ir.Value:
     node = result.producer()
     assert node is not None

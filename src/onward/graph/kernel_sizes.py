@@ -92,7 +92,7 @@ def plain_pooling(node: ir.Node) -> dict[str, ir.Attr]:
     """
     x = input_at(node, 0)
     shape = None if x is None else dims(x)
-    if _RULES.get(node.op_type) is not _pool or shape is None:
+    if not is_pooling(node) or shape is None:
         return {}
     found = _explicit_padding(node, shape[2:])
     if not found and attribute(node, "auto_pad", "NOTSET") in _SAME:
@@ -105,6 +105,11 @@ def plain_pooling(node: ir.Node) -> dict[str, ir.Attr]:
         if counts == _pool(node, list(shape)) and not divides:
             found["ceil_mode"] = plain.attributes["ceil_mode"]
     return found
+
+
+def is_pooling(node: ir.Node) -> bool:
+    """Whether windows slide over what a node of the default domain reads."""
+    return _RULES.get(node.op_type) is _pool
 
 
 def _explicit_padding(node: ir.Node, sizes: Sequence[Dim]) -> dict[str, ir.Attr]:

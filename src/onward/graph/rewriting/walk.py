@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-import onnx
 import onnx_ir as ir
 
 from onward.errors import OnwardError
 from onward.graph.blame import blaming_node
 from onward.graph.builder import Builder
 from onward.graph.inference import infer_shapes
+from onward.graph.node_inference import inferred_types
 from onward.graph.nodes import is_used, subgraphs, take_over
-from onward.graph.opsets import all_schemas, schema
 from onward.graph.rewriting.registry import (
     DOMAINS,
     Outputs,
@@ -22,7 +21,6 @@ from onward.graph.rewriting.registry import (
     refuse_what_is_left_out,
     rewriter_of,
 )
-from onward.graph.skeleton import LARGEST_KEPT
 from onward.graph.upgrade import in_lowest_opset
 
 Operators = Collection[tuple[str, str]]  # domain and name of each
@@ -113,31 +111,9 @@ class _InferringBuilder(Builder):
 
 def _infer(node: ir.Node, opset: int) -> None:
     """Infer the types and shapes of the outputs of one node, where they are not known, from those of its inputs."""
-    if node.domain != "" or not all_schemas(node.op_type) or subgraphs(node):
+    if subgraphs(node) or all(output.type is not None and output.shape is not None for output in node.outputs):
         return
-    if all(output.type is not None and output.shape is not None for output in node.outputs):
-        return
-    present = [value for value in node.inputs if value is not None]
-    if any(value.type is None for value in present):
-        return
-    types, data = {}, {}
-    for value in present:
-        assert value.name is not None
-        types[value.name] = ir.serde.serialize_value(value).type
-        tensor = value.const_value
-        if tensor is not None and not value.is_graph_input() and tensor.nbytes <= LARGEST_KEPT:
-            data[value.name] = ir.serde.serialize_tensor(tensor)
-    try:
-        found = onnx.shape_inference.infer_node_outputs(
-            schema(node.op_type, opset),
-            ir.serde.serialize_node(node),
-            types,
-            data,
-            opset_imports=[onnx.helper.make_opsetid("", opset)],
-            ir_version=10,
-        )
-    except Exception:
-        return  # inference of the whole model decides what is wrong
+    found = inferred_types(node, opset)
     for output in node.outputs:
         inferred = found.get(output.name or "")
         if inferred is not None:
