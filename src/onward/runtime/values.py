@@ -67,3 +67,8 @@ def run_into(
             binding.bind_ortvalue_output(name, value)
     session._sess.run_with_iobinding(binding, None)
     return binding.get_outputs()
+
+
+def wrapped(value: Any) -> onnxruntime.OrtValue:
+    """A value of the extension module as Python's."""
+    return onnxruntime.OrtValue(value)

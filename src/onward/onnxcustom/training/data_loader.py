@@ -46,6 +46,8 @@ class OrtDataLoader:
                 raise WrongValueError(
                     f"X has {self.X_np.shape[0]} rows (shape {self.X_np.shape}), {name} {array.shape[0]}"
                 )
+        if not len(self.X_np):
+            raise WrongValueError("there are no rows to learn from")
         self.desc = [(array.shape, array.dtype) for array in self.data_np]
         self._to_device()
 
@@ -86,7 +88,7 @@ class OrtDataLoader:
         """All data as OrtValues."""
         return (self.X_ort, self.y_ort) if self.w_ort is None else (self.X_ort, self.y_ort, self.w_ort)
 
-    def _starts(self) -> Iterator[int]:
+    def starts(self) -> Iterator[int]:
         """The first row of every batch of one pass."""
         rows = self.batch_rows
         last = len(self) - rows
@@ -101,13 +103,13 @@ class OrtDataLoader:
         if ort_device_to_string(self.device) != "cpu":
             raise ProviderError(f"arrays are in main memory, and the data is on {ort_device_to_string(self.device)}")
         rows = self.batch_rows
-        for start in self._starts():
+        for start in self.starts():
             yield tuple(array[start : start + rows] for array in self.data_np)
 
     def iter_ortvalue(self) -> Iterator[tuple[Any, ...]]:
         """Batches as OrtValues on the device."""
         rows = self.batch_rows
-        for start in self._starts():
+        for start in self.starts():
             if rows == len(self):
                 yield self.data_ort
             else:
@@ -127,7 +129,7 @@ class OrtDataLoader:
             )
         bind = getattr(bind, "_iobinding", bind)
         rows = self.batch_rows
-        for start in self._starts():
+        for start in self.starts():
             for name, array, value in zip(names, self.data_np, self.data_ort, strict=False):
                 row = array.dtype.itemsize * math.prod(array.shape[1:])
                 address = value.data_ptr() + start * row

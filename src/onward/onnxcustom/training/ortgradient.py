@@ -1,0 +1,405 @@
+"""A graph that runs forward, and backward with the gradients of its outputs."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from onward.errors import OnwardError, UnknownNameError
+from onward.graph.finish import to_input
+from onward.graph.proto import from_proto, to_proto
+from onward.onnxcustom.training._base import Saved, save_graphs
+from onward.onnxcustom.training.excs import ProviderError, UnsupportedError, WrongTypeError, WrongValueError
+from onward.onnxcustom.training.grad_helper import DerivativeOptions, onnx_derivative
+from onward.onnxcustom.utils.onnxruntime_helper import get_ort_device, ort_device_to_string, provider_to_device
+from onward.onnxcustom.utils.orttraining_helper import get_train_initializer
+from onward.runtime.session import NUMPY_TYPES, open_session
+from onward.runtime.two_phase import PhaseState, TwoPhases
+from onward.runtime.values import OrtValueVector, as_value, run, value_from_array, vector_of, wrapped
+from onward.signature import Role
+from onward.training.modes import switch_to_evaluation
+from onward.training.phases import PhaseInfo, phases
+
+_LOG = "[OrtGradientForwardBackward] "
+_FLOATING = (onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)
+_DEVICE_NAMES = {"cpu": "Cpu", "cuda": "Gpu"}
+
+
+class OrtGradientForwardBackward:
+    """Makes a class whose instances run a graph forward and backward: `cls_type_`.
+
+    Args:
+        onnx_model: the graph.
+        weights_to_train: initializers, in alphabetical order and in that of the graph; None for all of floating point.
+        input_names: not used but kept; None for all.
+        output_names: the outputs that are returned and have gradients; None for all.
+        class_name: how to call the class.
+        sess_options: of onnxruntime.
+        providers: None, 'cpu', 'cuda', 'cuda:0', 'gpu', a list of execution providers, or an object with a type and
+            an index; only those of CPU and CUDA are known.
+        provider_options: one dictionary for each provider.
+        run_options: kept.
+        graph_builder_config: names of inputs and weights as `OrtModuleGraphBuilderConfiguration` has them.
+        device_index: which of several devices of CUDA.
+        enable_logging: whether the logger "onnxcustom" is told what is made.
+        debug: whether devices of tensors are checked.
+    """
+
+    def __init__(
+        self,
+        onnx_model: onnx.ModelProto,
+        weights_to_train: list[str] | None = None,
+        input_names: list[str] | None = None,
+        output_names: list[str] | None = None,
+        class_name: str | None = None,
+        sess_options: Any = None,
+        providers: Any = None,
+        provider_options: Any = None,
+        run_options: Any = None,
+        graph_builder_config: Any = None,
+        device_index: int = 0,
+        enable_logging: bool = False,
+        debug: bool = False,
+    ) -> None:
+        weights = {tensor.name for tensor in onnx_model.graph.initializer}
+        fed = [value.name for value in onnx_model.graph.input if value.name not in weights]
+        self.onnx_model = onnx_model
+        self.weights_to_train = list(get_train_initializer(onnx_model)) if weights_to_train is None else weights_to_train
+        self.input_names = fed if input_names is None else input_names
+        self.output_names = [o.name for o in onnx_model.graph.output] if output_names is None else output_names
+        self.class_name = class_name or f"OrtGradientForwardBackwardFunction_{id(self)}"
+        self.sess_options = sess_options
+        self.device_index = device_index
+        self.providers, self.provider_options = self._checked_providers(providers, provider_options)
+        self.run_options = run_options
+        self.graph_builder_config = graph_builder_config
+        self.enable_logging = enable_logging
+        self.debug = debug
+        self._check_weights()
+        self._init_next()
+
+    def _checked_providers(self, providers: Any, options: Any) -> tuple[list[str], list[dict[str, Any]]]:
+        """Names of execution providers, and options for each."""
+        if hasattr(providers, "type"):
+            self.device_index = self.device_index if providers.type == "cpu" else providers.index
+            providers = providers.type
+        if providers is None or isinstance(providers, str):
+            known = {None: "CPU", "cpu": "CPU", "cuda": "CUDA", "cuda:0": "CUDA", "gpu": "CUDA"}
+            providers = [f"{known.get(providers, providers)}ExecutionProvider"]
+        names = [entry if isinstance(entry, str) else entry[0] for entry in providers]
+        for name in names:
+            provider_to_device(name)
+        if not names:
+            raise WrongValueError("`providers` is empty; name CPUExecutionProvider or CUDAExecutionProvider")
+        own = [{} if isinstance(entry, str) else dict(entry[1]) for entry in providers]
+        given = own if options is None else [dict(entry or {}) for entry in options]
+        if len(given) != len(names):
+            raise WrongValueError(f"there are {len(names)} providers and {len(given)} provider_options")
+        self.device_index = int(given[0].get("device_id", self.device_index))
+        return names, given
+
+    def _check_weights(self) -> None:
+        names = list(self.weights_to_train)
+        known = [tensor.name for tensor in self.onnx_model.graph.initializer]
+        advice = "Use onnx_rename_weights first."
+        if not names:
+            raise WrongValueError(f"there is nothing to train: weights_to_train is empty, and initializers are {known}")
+        if len(set(names)) != len(names):
+            raise WrongValueError(f"weights to train must be unique, {names} are not")
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise WrongValueError(f"there is no initializer {unknown[0]!r}; the graph has {known}")
+        if names != sorted(names):
+            raise WrongValueError(f"weights to train must be in alphabetical order, {names} are not. {advice}")
+        if names != [name for name in known if name in names]:
+            raise WrongValueError(f"weights to train must be in the order of the graph, {known}; {names} are not. {advice}")
+
+    def new_instance(self) -> OrtGradientForwardBackwardFunction:
+        """An instance of `cls_type_`."""
+        return self.cls_type_()
+
+    def get_initializer(self, name: str, exc: bool = True) -> Any:
+        """An initializer of the graph as an array; where there is none of that name, an error, or None."""
+        for tensor in self.onnx_model.graph.initializer:
+            if tensor.name == name:
+                return np.array(onnx.numpy_helper.to_array(tensor))
+        if exc:
+            names = [tensor.name for tensor in self.onnx_model.graph.initializer]
+            raise UnknownNameError(f"unable to find initializer {name!r} in {names}")
+        return None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """No sessions, and no options, which onnxruntime cannot save."""
+        state = {name: value for name, value in vars(self).items() if not name.endswith("_")}
+        return state | {"run_options": None, "graph_builder_config": None, "sess_options": None}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        vars(self).update(state)
+        self._init_next()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(...)"
+
+    # Making the class -----------------------------------------------------------------------------------------------
+
+    def _init_next(self) -> None:
+        self._info("create training onnx")
+        self._info("input_names=%r", self.input_names)
+        self._info("output_names=%r", self.output_names)
+        self._info("weights_to_train=%r", self.weights_to_train)
+        attributes = self._create_onnx_graphs()
+        self._info("grad_input_names=%r", attributes["_grad_input_names"])
+        self._info("bw_fetches_names=%r", attributes["_bw_fetches_names"])
+        self._info("instantiate dynamic class %r", self.class_name)
+        bases = (OrtGradientForwardBackwardFunction,)
+        self.cls_type_: type[OrtGradientForwardBackwardFunction] = type(self.class_name, bases, attributes)
+
+    def _info(self, message: str, *args: Any) -> None:
+        if self.enable_logging:
+            logging.getLogger("onnxcustom").info(_LOG + message, *args)
+
+    def _create_onnx_graphs(self) -> dict[str, Any]:
+        """The attributes of the class."""
+        config = self.graph_builder_config
+        weights = list(self.weights_to_train if config is None else config.initializer_names_to_train)
+        differentiated = self._floating_inputs() if config is None else list(config.input_names_require_grad)
+        made = phases(
+            self.onnx_model, trainable=weights, requires_grad_inputs=differentiated, outputs=self._floating_outputs()
+        )
+        info = made.info
+        device = get_ort_device(self._device())
+        evaluation = _evaluation_graph(self.onnx_model, info)
+        providers = list(zip(self.providers, self.provider_options, strict=True))
+        two = TwoPhases(
+            made.forward.SerializeToString(),
+            made.backward.SerializeToString(),
+            options=self.sess_options,
+            providers=providers,
+        )
+        session = open_session(evaluation.SerializeToString(), options=self.sess_options, providers=providers)
+        inputs = [*info.inputs, *info.parameters]
+        gradients = [info.gradients[name] for name in inputs if name in info.gradients]
+        self.input_dtypes_ = [NUMPY_TYPES[value.type] for value in session.get_inputs()[: len(info.inputs)]]
+        return {
+            "__doc__": "Runs a graph forward and backward.",
+            "__module__": OrtGradientForwardBackwardFunction.__module__,
+            "_run_options": self.run_options,
+            "_logger": logging.getLogger("onnxcustom") if self.enable_logging else None,
+            "_debug": self.debug,
+            "_phases": two,
+            "_info": info,
+            "_sess_eval": session,
+            "_statistics": {
+                name: value_from_array(np.array(made.weights[name].numpy()), device) for name in info.statistics.values()
+            },
+            "_input_names": self.input_names,
+            "_output_names": self.output_names,
+            "_weights_to_train": sorted(weights),
+            "_grad_input_names": inputs,
+            "_bw_fetches_names": gradients,
+            "_onx_inp": inputs,
+            "_onx_out": gradients,
+            "_devices": [device] * len(inputs),
+            "_fw_outputs_device_info": [device] * len(self.output_names),
+            "_bw_outputs_device_info": [device] * len(gradients),
+            "_fw_no_grad_output_device_info": [device] * len(self.output_names),
+            "_optimized_pre_grad_model": evaluation,
+            "_trained_onnx": _GradientGraph(self.onnx_model, weights, differentiated),
+        }
+
+    def _device(self) -> str:
+        kind = provider_to_device(self.providers[0])
+        return f"{kind}:{self.device_index}" if kind == "cuda" and self.device_index else kind
+
+    def _floating_inputs(self) -> list[str]:
+        weights = {tensor.name for tensor in self.onnx_model.graph.initializer}
+        fed = [value for value in self.onnx_model.graph.input if value.name not in weights]
+        return [value.name for value in fed if value.type.tensor_type.elem_type in _FLOATING]
+
+    def _floating_outputs(self) -> list[str]:
+        kinds = {value.name: value.type.tensor_type.elem_type for value in self.onnx_model.graph.output}
+        return [name for name in self.output_names if kinds.get(name) in _FLOATING]
+
+
+class _GradientGraph:
+    """The gradient as one graph, for those who look at it: made when it is asked for, since nothing runs it."""
+
+    def __init__(self, model: onnx.ModelProto, weights: list[str], inputs: list[str]) -> None:
+        self._arguments = model, weights, inputs, DerivativeOptions.KeepYieldOp
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: Any, owner: type) -> onnx.ModelProto:
+        graph = onnx_derivative(*self._arguments)
+        for index, node in enumerate(graph.graph.node):
+            node.name = node.name or f"N{index}"
+        setattr(owner, self._name, graph)
+        return graph
+
+
+def _evaluation_graph(model: onnx.ModelProto, info: PhaseInfo) -> onnx.ModelProto:
+    """`model` as it is used: weights are inputs, and running statistics may be fed."""
+    copy = from_proto(model)
+    graph = copy.graph
+    switch_to_evaluation(copy)
+    for name in info.parameters:
+        value = graph.initializers[name]
+        if value.is_graph_input():
+            graph.inputs.remove(value)
+        to_input(value)
+    for name in info.statistics.values():
+        value = graph.initializers[name]
+        if not value.is_graph_input():
+            graph.inputs.append(value)
+    copy.ir_version = max(copy.ir_version, 4)  # the first whose initializers need not be inputs too
+    return to_proto(copy)
+
+
+class OrtGradientForwardBackwardFunction:
+    """Base of the classes that `OrtGradientForwardBackward` makes.
+
+    Forward passes in training mode may be many; each backward pass is that of the last one that has had none.
+    """
+
+    _phases: ClassVar[TwoPhases]
+    _info: ClassVar[PhaseInfo]
+    _sess_eval: ClassVar[Any]
+    _statistics: ClassVar[dict[str, Any]]
+    _logger: ClassVar[logging.Logger | None]
+    _debug: ClassVar[bool]
+    _devices: ClassVar[list[Any]]
+    _grad_input_names: ClassVar[list[str]]
+    _bw_fetches_names: ClassVar[list[str]]
+    _output_names: ClassVar[list[str]]
+
+    def __init__(self) -> None:
+        self.states_: list[PhaseState] = []
+        self.saved_tensors_: list[Any] | None = None
+        # What is neither an input nor a weight: running statistics, and what Dropout draws from.
+        self.statistics_ = dict(self._statistics)
+        self.pass_ = 0
+        self.seed_ = int(np.random.randint(2**31)) if self._info.random else 0
+
+    @classmethod
+    def save_onnx_graph(
+        cls, folder: str | os.PathLike[str] | type[bytes], prefix: str | None = None, suffix: str | None = None
+    ) -> Saved:
+        """Write the graphs of this class to a folder, or return them where it is the type `bytes`."""
+        graphs = {name: getattr(cls, name) for name in ("_trained_onnx", "_optimized_pre_grad_model")}
+        return save_graphs(graphs, cls.__name__, folder, prefix, suffix)
+
+    @staticmethod
+    def device_name(device: Any) -> str:
+        """How onnxruntime's values call a device: Cpu or Gpu."""
+        return _DEVICE_NAMES[ort_device_to_string(device).partition(":")[0]]
+
+    @staticmethod
+    def input_to_ort(tensors: Any, devices: Sequence[Any], debug: bool) -> Any:
+        """Arrays or OrtValues of either kind as a vector of onnxruntime; that as it is."""
+        if isinstance(tensors, OrtValueVector):
+            values = [tensors[index] for index in range(len(tensors))]
+        else:
+            values = []
+            for index, tensor in enumerate(tensors):
+                if tensor is None:
+                    raise UnsupportedError(f"tensor {index} is None; give all of them")
+                value = as_value(tensor, devices[min(index, len(devices) - 1)])
+                if value is None:
+                    raise WrongTypeError(f"tensor {index} is {type(tensor).__name__}, no array and no OrtValue")
+                values.append(value)
+        if debug:
+            for index, (value, device) in enumerate(zip(values, devices, strict=False)):
+                wanted = OrtGradientForwardBackwardFunction.device_name(device)
+                if value.device_name().lower() not in (wanted.lower(), "cuda" if wanted == "Gpu" else "cpu"):
+                    raise ProviderError(f"tensor {index} is on {value.device_name()}, not on {wanted}")
+        return tensors if isinstance(tensors, OrtValueVector) else vector_of(values)
+
+    def save_for_backward(self, inputs: Sequence[Any]) -> None:
+        """Remember the tensors of a forward pass."""
+        self.saved_tensors_ = [inputs[index] for index in range(len(inputs))]
+
+    @property
+    def saved_tensors(self) -> list[Any]:
+        """The tensors of the last forward pass in training mode."""
+        if self.saved_tensors_ is None:
+            raise OnwardError("no tensors were saved: run forward(..., training=True) first")
+        return self.saved_tensors_
+
+    def forward(self, inputs: Any, training: bool = False, forward_outputs_cache: Any = None) -> Any:
+        """The outputs of the graph, as a vector of onnxruntime.
+
+        Args:
+            inputs: features, then weights: arrays, OrtValues of either kind, or a vector of them.
+            training: whether a backward pass is to follow.
+            forward_outputs_cache: not used.
+        """
+        self._debug_log("forward", "begin%s", " with gradient" if training else "")
+        vector = self.input_to_ort(inputs, self._devices, self._debug)
+        if len(vector) != len(self._grad_input_names):
+            raise OnwardError(f"there are {len(vector)} tensors, and the graph takes {', '.join(self._grad_input_names)}")
+        feeds = {name: vector[index] for index, name in enumerate(self._grad_input_names)}
+        outputs = self._run_forward(feeds) if training else self._evaluate(feeds)
+        if training:
+            self.save_for_backward(inputs)
+        self._debug_log("forward", "end")
+        return vector_of(outputs)
+
+    def _evaluate(self, feeds: Mapping[str, Any]) -> list[Any]:
+        found = run(self._sess_eval, {**feeds, **self.statistics_}, self._output_names, self._devices[0])
+        return [found[index] for index in range(len(found))]
+
+    def _run_forward(self, feeds: Mapping[str, Any]) -> list[Any]:
+        given = {name: wrapped(value) for name, value in (*feeds.items(), *self.statistics_.items())}
+        numbers = {Role.SEED: self.seed_, Role.PASS: self.pass_}
+        given |= {name: np.array(numbers[role], np.int64) for name, role in self._info.random.items()}
+        result = self._phases.forward(given)
+        self.statistics_.update((name, value._ortvalue) for name, value in result.statistics.items())
+        self.states_.append(result.state)
+        self.pass_ += 1
+        return [result.outputs[name]._ortvalue for name in self._output_names]
+
+    def backward(self, grad_outputs: Any, backward_outputs_cache: Any = None) -> Any:
+        """The gradients of all inputs and weights, as a vector of onnxruntime.
+
+        Args:
+            grad_outputs: the gradients of outputs of floating point, in order.
+            backward_outputs_cache: not used.
+        """
+        self._debug_log("backward", "begin")
+        if not self.states_:
+            raise OnwardError("there is no forward pass to go back over: run forward(..., training=True) first")
+        vector = self.input_to_ort(grad_outputs, self._devices, self._debug)
+        state = self.states_.pop()
+        names = [name for name in self._output_names if name in self._phases.output_gradients]
+        if len(vector) != len(names):
+            raise OnwardError(f"there are {len(vector)} gradients, for the outputs {', '.join(names)}")
+        gradients = {
+            name: wrapped(_shaped(vector[index], state.outputs[name][0], name, self._devices[0]))
+            for index, name in enumerate(names)
+        }
+        found = self._phases.backward(state, gradients)
+        self._debug_log("backward", "end")
+        return vector_of([found[name]._ortvalue for name in self._grad_input_names if name in found])
+
+    def _debug_log(self, method: str, message: str, *args: Any) -> None:
+        if self._logger is not None:
+            self._logger.debug(f"[%s.{method}] {message}", type(self).__name__, *args)
+
+
+def _shaped(gradient: Any, shape: list[int], name: str, device: Any) -> Any:
+    """The gradient of an output in its shape; one without axes of size 1, or as one row, is taken for it too."""
+    given = gradient.shape()
+    if given == shape:
+        return gradient
+    axes = [[size for size in sizes if size != 1] for sizes in (given, shape)]
+    size = int(np.prod(shape))
+    if axes[0] != axes[1] and given not in ([size], [1, size]):
+        raise OnwardError(f"the gradient of output {name!r} must have its shape {shape}, not {given}")
+    return value_from_array(gradient.numpy().reshape(shape), device)
