@@ -46,7 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__main__": {"cli"},
     "experimental": FRONT,
     # The training part of onnxcustom stands on TrainingSession and TrainingAgent, and runs the one loop.
-    "onnxcustom": FRONT | {"trainer"},
+    "onnxcustom": FRONT | {"trainer", "callbacks"},
     "as_onnxcustom": {"errors"},
     "as_onnxruntime_training": FRONT | {"artifacts", "onnxblock", "api", "experimental"},
 }
@@ -72,11 +72,12 @@ MAY_BE_IMPORTED_BY: dict[str, set[str]] = {
     "llvmlite": {"runtime"},
     "matplotlib": {"trainer"},
     "tensorboard": {"callbacks"},
-    "tqdm": {"trainer"},
+    "tqdm": {"trainer", "onnxcustom"},
     "onnxruntime": {"runtime", "testing"},
     "pandas": {"trainer"},
     "torch": {"torch", "experimental"},
     "skl2onnx": {"onnxcustom"},
+    "sklearn": {"onnxcustom"},
 }
 
 

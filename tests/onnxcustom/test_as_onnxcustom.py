@@ -11,7 +11,10 @@ MODULES = [
     "utils",
     *(
         f"training.{name}"
-        for name in ("data_loader excs grad_helper sgd_learning_loss sgd_learning_penalty sgd_learning_rate").split()
+        for name in (
+            "data_loader excs grad_helper optimizers_partial ortgradient sgd_learning_loss sgd_learning_penalty "
+            "sgd_learning_rate"
+        ).split()
     ),
     *(
         f"utils.{name}"

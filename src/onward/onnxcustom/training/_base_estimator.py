@@ -17,7 +17,7 @@ from onward.onnxcustom.utils.onnxruntime_helper import get_ort_device, ort_devic
 from onward.runtime.values import OrtDevice
 
 _LONGEST, _SHOWN = 50, 10  # characters of a parameter in the text of an estimator
-_KEPT = ("train_losses_", "validation_losses_")
+_KEPT = ("train_losses_", "validation_losses_", "statistics_", "trained_coef_")
 
 
 class BaseEstimator(BaseOnnxClass):

@@ -63,6 +63,8 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
         exc: whether a loss that is not finite raises ConvergenceError; else it is a warning, and training goes on.
     """
 
+    statistics_: dict[str, np.ndarray]  # the running statistics of normalisations, by name
+
     def __init__(
         self,
         model_onnx: onnx.ModelProto,
@@ -83,7 +85,9 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
         exc: bool = True,
     ) -> None:
         super().__init__(model_onnx, learning_rate, device)
-        self.weights_to_train = list(get_train_initializer(model_onnx)) if weights_to_train is None else weights_to_train
+        self.weights_to_train = (
+            list(get_train_initializer(model_onnx)) if weights_to_train is None else weights_to_train
+        )
         self.loss_output_name = loss_output_name
         self.max_iter = max_iter
         self.training_optimizer_name = training_optimizer_name
@@ -187,8 +191,11 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
         return dict(zip(self.weights_to_train, self.get_state(), strict=True))
 
     def get_trained_onnx(self, model: onnx.ModelProto | None = None) -> onnx.ModelProto:
-        """The graph with the trained weights, or `model` with them."""
-        return self._get_trained_onnx(self.trained_coef_, model)
+        """The graph with the trained weights and running statistics, or `model` with them."""
+        target = self.model_onnx if model is None else model
+        names = {tensor.name for tensor in target.graph.initializer}
+        statistics = {name: array for name, array in getattr(self, "statistics_", {}).items() if name in names}
+        return self._get_trained_onnx({**self.trained_coef_, **statistics}, model)
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
@@ -256,6 +263,7 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
             after=after,
         )
         del self.past_losses_
+        self._keep_statistics()
         self._info("end loss=%r", self.train_losses_[-1] if self.train_losses_ else None)
         return self
 
@@ -290,6 +298,7 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
         continued = self.warm_start and hasattr(self, "train_state_")
         if continued:
             self.set_state([value.numpy() for value in self.get_state()])
+            self._restore_statistics()
         elif self.warm_start:
             self.set_state(arrays)
         else:
@@ -299,6 +308,15 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
             vars(self).pop(_STATES["grad"], None)
         elif not (continued and hasattr(self, _STATES["grad"])):
             self.set_state(arrays, kind="grad", zero=True)
+
+    def _restore_statistics(self) -> None:
+        for name, array in getattr(self, "statistics_", {}).items():
+            self.train_function_.statistics_[name] = value_from_array(array, self.device)
+
+    def _keep_statistics(self) -> None:
+        """Running statistics, which forward passes change."""
+        found = self.train_function_.statistics_
+        self.statistics_ = {name: np.array(value.numpy()) for name, value in found.items()}
 
     def _loader(self, X: Any, y: Any, sample_weight: Any, batch_size: int, random: bool = True) -> OrtDataLoader:
         """Data in the types that the graphs take."""
@@ -369,8 +387,9 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
     def losses(self, X: Any, y: Any, sample_weight: Any = None) -> np.ndarray:
         """The loss of every row, in their order."""
         weights = self.get_state()
-        if not hasattr(self, "train_function_"):
-            self._open()  # this was unpickled
+        if not hasattr(self, "train_function_"):  # this was unpickled
+            self._open()
+            self._restore_statistics()
         loader = self._loader(X, y, sample_weight, self.batch_size, random=False)
         found = np.empty(len(loader), self._dtype())
         rows = loader.batch_rows

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 
 from onward.errors import OnwardError, UnknownNameError
 from onward.graph.finish import to_input
@@ -70,7 +69,9 @@ class OrtGradientForwardBackward:
         weights = {tensor.name for tensor in onnx_model.graph.initializer}
         fed = [value.name for value in onnx_model.graph.input if value.name not in weights]
         self.onnx_model = onnx_model
-        self.weights_to_train = list(get_train_initializer(onnx_model)) if weights_to_train is None else weights_to_train
+        self.weights_to_train = (
+            list(get_train_initializer(onnx_model)) if weights_to_train is None else weights_to_train
+        )
         self.input_names = fed if input_names is None else input_names
         self.output_names = [o.name for o in onnx_model.graph.output] if output_names is None else output_names
         self.class_name = class_name or f"OrtGradientForwardBackwardFunction_{id(self)}"
@@ -118,7 +119,9 @@ class OrtGradientForwardBackward:
         if names != sorted(names):
             raise WrongValueError(f"weights to train must be in alphabetical order, {names} are not. {advice}")
         if names != [name for name in known if name in names]:
-            raise WrongValueError(f"weights to train must be in the order of the graph, {known}; {names} are not. {advice}")
+            raise WrongValueError(
+                f"weights to train must be in the order of the graph, {known}; {names} are not. {advice}"
+            )
 
     def new_instance(self) -> OrtGradientForwardBackwardFunction:
         """An instance of `cls_type_`."""
@@ -196,7 +199,8 @@ class OrtGradientForwardBackward:
             "_info": info,
             "_sess_eval": session,
             "_statistics": {
-                name: value_from_array(np.array(made.weights[name].numpy()), device) for name in info.statistics.values()
+                name: value_from_array(np.array(made.weights[name].numpy()), device)
+                for name in info.statistics.values()
             },
             "_input_names": self.input_names,
             "_output_names": self.output_names,
@@ -343,7 +347,9 @@ class OrtGradientForwardBackwardFunction:
         self._debug_log("forward", "begin%s", " with gradient" if training else "")
         vector = self.input_to_ort(inputs, self._devices, self._debug)
         if len(vector) != len(self._grad_input_names):
-            raise OnwardError(f"there are {len(vector)} tensors, and the graph takes {', '.join(self._grad_input_names)}")
+            raise OnwardError(
+                f"there are {len(vector)} tensors, and the graph takes {', '.join(self._grad_input_names)}"
+            )
         feeds = {name: vector[index] for index, name in enumerate(self._grad_input_names)}
         outputs = self._run_forward(feeds) if training else self._evaluate(feeds)
         if training:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -51,8 +52,9 @@ class BaseLearningLoss(BaseLearningOnnx):
         """
         if not hasattr(self, "loss_grad_sess_"):
             raise _not_built(self)
+        predicted = value_on(predicted, device, "the prediction")
         loss, gradient = self._run(self.loss_grad_sess_, 2, device, expected, predicted, weight)
-        return loss, gradient
+        return loss, _reshaped(gradient, predicted.shape(), device)
 
     def loss_scores(self, device: Any, expected: Any, predicted: Any, weight: Any = None) -> Any:
         """The loss of every row, as an OrtValue."""
@@ -62,8 +64,8 @@ class BaseLearningLoss(BaseLearningOnnx):
 
     def _run(self, session: Any, outputs: int, device: Any, expected: Any, predicted: Any, weight: Any) -> Any:
         inputs, names = _border(session)
-        predicted = value_on(predicted, device, "the prediction")
-        expected = _alike(value_on(expected, device, "what is expected"), predicted, device)
+        predicted = _matrix(value_on(predicted, device, "the prediction"), device)
+        expected = _alike(_matrix(value_on(expected, device, "what is expected"), device), predicted, device)
         feeds = {"X1": _typed(expected, inputs["X1"], device), "X2": predicted}
         if weight is not None:
             feeds[_weight_name(inputs)] = _rows(value_on(weight, device, "the weight of rows"), predicted, device)
@@ -153,17 +155,27 @@ def _not_built(loss: BaseLearningLoss) -> OnwardError:
     return OnwardError(f"call build_onnx_function of this {type(loss).__name__} first")
 
 
+def _matrix(value: Any, device: Any) -> Any:
+    """Rows of numbers: the graphs know no more axes than that, and no less."""
+    shape = value.shape()
+    return _reshaped(value, [shape[0] if shape else 1, math.prod(shape[1:])], device)
+
+
+def _reshaped(value: Any, shape: list[int], device: Any) -> Any:
+    return value if value.shape() == shape else value_from_array(value.numpy().reshape(shape), device)
+
+
 def _alike(expected: Any, predicted: Any, device: Any) -> Any:
     """What is expected, in the shape of the prediction: a column and a vector would be compared each with each."""
     if expected.shape() == predicted.shape():
         return expected
-    axes = [[size for size in value.shape() if size != 1] for value in (expected, predicted)]
-    if axes[0] != axes[1]:
+    sizes = [value.shape() for value in (expected, predicted)]
+    if math.prod(sizes[0]) != math.prod(sizes[1]) or not all(1 in shape for shape in sizes):
         raise WrongValueError(
             f"what is expected has the shape {expected.shape()}, and the prediction {predicted.shape()}: a loss "
             "compares them element by element"
         )
-    return value_from_array(expected.numpy().reshape(predicted.shape()), device)
+    return _reshaped(expected, predicted.shape(), device)
 
 
 def _typed(value: Any, kind: str, device: Any) -> Any:
