@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from onward.autodiff.custom import nondifferentiable, vjp
     from onward.autodiff.gradient import gradient
     from onward.errors import OnwardError
+    from onward.head import NewHead, new_head
     from onward.report.inspection import check
     from onward.step import initial_state, training_step
     from onward.trainer.trainer import Trainer
 
 __version__ = "0.1.0"
 __all__ = [
+    "NewHead",
     "OnwardError",
     "Trainer",
     "api",
@@ -29,6 +31,7 @@ __all__ = [
     "initial_state",
     "losses",
     "metrics",
+    "new_head",
     "nondifferentiable",
     "onnxblock",
     "optim",
@@ -39,11 +42,13 @@ __all__ = [
 ]
 
 _HOMES = {
+    "NewHead": "onward.head",
     "OnwardError": "onward.errors",
     "Trainer": "onward.trainer.trainer",
     "check": "onward.report.inspection",
     "gradient": "onward.autodiff.gradient",
     "initial_state": "onward.step",
+    "new_head": "onward.head",
     "nondifferentiable": "onward.autodiff.custom",
     "training_step": "onward.step",
     "vjp": "onward.autodiff.custom",
