@@ -19,7 +19,7 @@ from onward.graph.finish import LARGEST_PROTO
 from onward.graph.inference import infer_shapes
 from onward.graph.nodes import all_values
 from onward.graph.parameters import mark_weight
-from onward.graph.prepare import ModelLike, check, import_default_domain, load
+from onward.graph.prepare import ModelLike, check, forget_annotations, import_default_domain, load
 from onward.graph.proto import to_proto
 from onward.graph.shapes import Dim, dims
 from onward.graph.upgrade import align_functions
@@ -90,13 +90,20 @@ def _inline(model: ir.Model) -> None:
 
 def _shapes(model: ir.Model) -> Mapping[str, tuple[Dim, ...]]:
     """The shapes of all values, as far as inference finds them out; the model keeps what the file says."""
-    inferred = model.clone()
     try:
-        infer_shapes(inferred)
+        inferred = _inferred(model)
     except InvalidModelError:
         return {}
     found = {value.name or "": dims(value) for value in all_values(inferred.graph)}
     return {name: shape for name, shape in found.items() if shape is not None}
+
+
+def _inferred(model: ir.Model) -> ir.Model:
+    """A copy with all shapes that inference finds out by itself."""
+    copy = model.clone()
+    forget_annotations(copy)
+    infer_shapes(copy)
+    return copy
 
 
 def _replace(model: ir.Model, old: Layer, classes: int, seed: int, name: str) -> list[str]:
@@ -177,46 +184,33 @@ def _tell_sizes(graph: ir.Graph, old: Layer, followed: Followed, classes: int) -
         known = dims(value)
         if known is not None and len(known) >= -axis and isinstance(known[axis], int):
             value.shape = ir.Shape([*known[: len(known) + axis], classes, *known[len(known) + axis + 1 :]])
-    for node, place in followed.reshapes.items():
-        _tell_reshape(graph, node, place, classes)
+    for node, index, element in followed.reshapes:
+        _tell_reshape(graph, node, index, element, classes)
 
 
-def _tell_reshape(graph: ir.Graph, node: ir.Node, place: int, classes: int) -> None:
-    """Let one element of the shape of a Reshape be the number of classes."""
-    target = node.inputs[1]
-    assert target is not None
-    owner, index = node, 1
-    array = constant_array(target)
-    if array is None:
-        concat = target.producer()
-        assert concat is not None
-        for number, value in enumerate(concat.inputs):
-            part = constant_array(value)
-            size = 1 if part is None else part.size
-            if place < size:
-                owner, index, array = concat, number, part
-                break
-            place -= size
-    assert array is not None
-    shape = array.copy()
-    shape.reshape(-1)[place] = classes
-    # A node of its own: other Reshapes may use the old constant.
+def _tell_reshape(graph: ir.Graph, node: ir.Node, index: int, element: int, classes: int) -> None:
+    """Let one element of a constant input be the number of classes: in a new constant, since the old may be shared."""
+    old = constant_array(node.inputs[index])
+    assert old is not None
+    shape = old.copy()
+    shape.reshape(-1)[element] = classes
     taken = {value.name for value in all_values(graph)}
     title = f"{node.name or node.outputs[0].name}/shape"
     while title in taken:
         title += "_"
-    constant = ir.node("Constant", [], {"value": ir.tensor(shape)}, name=title)
+    tensor = ir.tensor(shape)
+    constant = ir.node("Constant", [], {"value": tensor}, name=title)
     constant.outputs[0].name = title
-    constant.outputs[0].type, constant.outputs[0].shape = ir.TensorType(ir.DataType.INT64), ir.Shape(shape.shape)
-    graph.insert_before(owner, constant)
-    owner.replace_input_with(index, constant.outputs[0])
+    constant.outputs[0].type, constant.outputs[0].shape = ir.TensorType(tensor.dtype), ir.Shape(shape.shape)
+    graph.insert_before(node, constant)
+    node.replace_input_with(index, constant.outputs[0])
 
 
 def _check_result(model: ir.Model, old: Layer) -> None:
     """See that the model is sound: what has been overlooked shows as a contradiction of shapes."""
     check(model)
     try:
-        infer_shapes(model.clone())
+        _inferred(model)
     except InvalidModelError as error:
         raise OnwardError(
             f"{old} cannot be replaced by a layer of another size: something behind it depends on it. {error}"

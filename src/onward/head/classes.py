@@ -15,6 +15,7 @@ from onward.head.layer import Layer, constant_array
 
 # Axes are counted from the end, -1 and lower: ranks are not always known.
 Axis = int
+Place = tuple[ir.Node, int, int]  # a node, an input of it that is constant, and an element of that
 _LABEL = 0  # a value that holds numbers of classes
 
 _SAME = frozenset(
@@ -36,11 +37,11 @@ class Followed:
 
     Attributes:
         axes: the values with an axis of classes, and which that is.
-        reshapes: the Reshapes that say the number of classes, and where in their shape.
+        reshapes: where the shape of a Reshape says the number of classes.
     """
 
     axes: dict[ir.Value, Axis]
-    reshapes: dict[ir.Node, int]
+    reshapes: list[Place]
 
 
 class UnfitError(OnwardError):
@@ -69,7 +70,7 @@ class _Walk:
     def __init__(self, layer: Layer, shapes: Mapping[str, tuple[Dim, ...]]) -> None:
         self._layer, self._shapes = layer, shapes
         self.axes: dict[ir.Value, Axis] = {}
-        self.reshapes: dict[ir.Node, int] = {}
+        self.reshapes: list[Place] = []
 
     def unfit(self, node: ir.Node, why: str) -> UnfitError:
         return UnfitError(f"{describe(node)} comes behind {self._layer}, and depends on the number of classes: {why}")
@@ -117,7 +118,9 @@ class _Walk:
             "ArgMax": self._choose,
             "ArgMin": self._choose,
             "Flatten": self._flatten,
+            "NegativeLogLikelihoodLoss": self._loss,
             "Reshape": self._reshape,
+            "SoftmaxCrossEntropyLoss": self._loss,
             "Squeeze": self._squeeze,
             "Transpose": self._transpose,
             "Unsqueeze": self._unsqueeze,
@@ -146,6 +149,14 @@ class _Walk:
         if shape is None:
             raise self.unfit(node, "which axis they are on cannot be told, because the rank of its input is unknown")
         return len(shape)
+
+    def _loss(self, node: ir.Node, axis: Axis) -> None:
+        if input_at(node, 2) is not None:
+            raise self.unfit(node, "it has a weight for each of them")
+        if self._rank(node, node.inputs[0]) + axis != 1:
+            raise self.unfit(node, "it has them on another axis")
+        if len(node.outputs) > 1:
+            self.axes[node.outputs[1]] = axis  # logarithms of probabilities
 
     def _pool(self, node: ir.Node, axis: Axis) -> Axis:
         if self._rank(node, node.inputs[0]) + axis != 1:
@@ -218,40 +229,55 @@ class _Walk:
 
     def _reshape(self, node: ir.Node, axis: Axis) -> Axis:
         """The axis of classes in the result: the one with their number, or the one that is left open."""
-        wanted = self._target(node)
+        sizes = self._target(node)
+        wanted = [size for size, _ in sizes]
         rank, classes = len(wanted), self._layer.classes
         before = self.shape(node.inputs[0])
         place = None if before is None else len(before) + axis
         if place is not None and place < rank and wanted[place] == 0:
             return place - rank
-        found = [index for index, size in enumerate(wanted) if size == classes]
+        found = [index for index, size in enumerate(wanted) if size == classes and (index or not place)]
         if len(found) > 1 and rank + axis in found:
             found = [rank + axis]
         if found and classes > 1:
-            self.reshapes[node] = found[-1]
+            self.reshapes.append(sizes[found[-1]][1])
             return found[-1] - rank
         open_axis = wanted.index(-1) if -1 in wanted else 0
-        if open_axis and _are_columns(before, axis) and all(wanted[i] == 1 for i in range(1, rank) if i != open_axis):
+        others = [size for index, size in enumerate(wanted) if index not in (0, open_axis)]
+        if open_axis and _are_columns(before, axis) and all(size == 1 for size in others):
             return open_axis - rank
-        raise self.unfit(node, f"the new shape {list(wanted)} does not say which is their axis")
+        if 0 < open_axis == rank - 1 and axis == -1 and all(size in (None, 1) for size in wanted[:-1]):
+            return -1  # rows are laid out along axes whose sizes are computed
+        raise self.unfit(node, f"the new shape {wanted} does not say which is their axis")
 
-    def _target(self, node: ir.Node) -> tuple[int | None, ...]:
-        """The shape that a Reshape makes; None for sizes that are computed."""
+    def _target(self, node: ir.Node) -> list[tuple[int | None, Place]]:
+        """The shape that a Reshape makes, None for sizes that are computed; and where each of them is."""
         target = input_at(node, 1)
         known = constant_array(target)
         if known is not None:
-            return tuple(int(size) for size in known)
-        producer = None if target is None else target.producer()
-        if producer is not None and producer.op_type == "Concat" and producer.domain == "":
-            parts = [constant_array(value) for value in producer.inputs]
-            shapes = [self.shape(value) for value in producer.inputs]
-            if all(part is not None or shape == (1,) for part, shape in zip(parts, shapes, strict=True)):
-                return tuple(
-                    size
-                    for part in parts
-                    for size in ([None] if part is None else [int(element) for element in part.reshape(-1)])
-                )
-        raise self.unfit(node, "the new shape is computed")
+            return [(int(size), (node, 1, index)) for index, size in enumerate(known)]
+        concat = _concat_behind(target)
+        if concat is None:
+            raise self.unfit(node, "the new shape is computed")
+        sizes: list[tuple[int | None, Place]] = []
+        for index, value in enumerate(concat.inputs):
+            part, shape = constant_array(value), self.shape(value)
+            length = shape[0] if shape is not None and len(shape) == 1 else None
+            if not isinstance(length, int):
+                raise self.unfit(node, "the new shape is computed")
+            known_sizes: list[int | None] = [None] * length if part is None else [int(size) for size in part]
+            sizes += [(size, (concat, index, element)) for element, size in enumerate(known_sizes)]
+        return sizes
+
+
+def _concat_behind(value: ir.Value | None) -> ir.Node | None:
+    """The Concat that puts a shape together, be it in another type of integers."""
+    node = None if value is None else value.producer()
+    while (
+        node is not None and node.domain == "" and node.op_type in ("Cast", "Identity") and node.inputs[0] is not None
+    ):
+        node = node.inputs[0].producer()
+    return node if node is not None and node.domain == "" and node.op_type == "Concat" else None
 
 
 def _are_columns(shape: tuple[Dim, ...] | None, axis: Axis) -> bool:

@@ -17,17 +17,18 @@ _NAMED = "name one as `layer`, by its node, its weight or its output"
 
 def last_layer(graph: ir.Graph) -> Layer:
     """The layer that all outputs come out of; where it cannot be told, an error that says which could be meant."""
+    origins = {output: _last_products(output) for output in graph.outputs}
     reached: dict[ir.Node, list[str]] = {}
-    for output in graph.outputs:
-        for node in _last_products(output):
+    for output, nodes in origins.items():
+        for node in nodes:
             reached.setdefault(node, []).append(output.name or "")
     layers = {node: layer_of(node) for node in reached}
+    found = [layer for layer in layers.values() if layer is not None]
+    # Other outputs may be states: results of an LSTM, or of attention.
+    if len(found) == 1 and all(len(nodes) == 1 for nodes in origins.values() if found[0].node in nodes):
+        return found[0].require_replaceable()
     if len(reached) == 1:
-        (node,) = reached
-        layer = layers[node]
-        if layer is None:
-            _refuse(graph, _none(node))
-        return layer.require_replaceable()
+        _refuse(graph, _none(*reached))
     if not reached:
         _refuse(graph, "no output of the model comes out of a layer with a weight")
     several = "; ".join(
