@@ -12,7 +12,7 @@ def classifier(*, dropout: bool = False, normalised: bool = False) -> onnx.Model
     inner = "a"
     middle = ""
     if normalised:
-        middle += f"n = BatchNormalization <training_mode = 1> ({inner}, gain, shift, mean, variance) "
+        middle += f"n, m, v = BatchNormalization <training_mode = 1> ({inner}, gain, shift, mean, variance) "
         inner = "n"
     if dropout:
         middle += f"d = Dropout ({inner}, ratio, mode) "

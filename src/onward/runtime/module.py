@@ -134,7 +134,7 @@ class TrainingModule:
             self.state.gradients = gradients
             if self._random:
                 self.state.random.passes += 1
-            self._check_loss(self.training, outputs, inputs)
+            self._check_loss(self.training, outputs, inputs, self._alarm)
             return outputs
 
     def seed(self, seed: int) -> None:
@@ -176,21 +176,20 @@ class TrainingModule:
                 others[name] = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros_like(array))
         return others
 
-    def eval_step(self, inputs: Sequence[UserInput]) -> list[Output]:
-        """Run the evaluation graph."""
+    def eval_step(self, inputs: Sequence[UserInput], alarm: Alarm = warn_of_nonfinite) -> list[Output]:
+        """Run the evaluation graph; `alarm` is told of a loss that is not finite."""
         if self.evaluation is None:
             raise OnwardError("Evaluation session not initialized. Give the module an evaluation model.")
         with self.state.access.shared():
             self._require_state()
             outputs = self.evaluation.run(inputs)
-            self._check_loss(self.evaluation, outputs, inputs)
+            self._check_loss(self.evaluation, outputs, inputs, alarm)
             return outputs
 
-    def _check_loss(self, graph: Graph, outputs: Sequence[Output], inputs: Sequence[UserInput]) -> None:
-        """Warn of a loss that is not finite, which costs nothing as long as it is."""
+    def _check_loss(self, graph: Graph, outputs: Sequence[Output], inputs: Sequence[UserInput], alarm: Alarm) -> None:
+        """Tell of a loss that is not finite, which costs nothing as long as it is."""
         if graph.signature.outputs[graph.user_outputs[0]] is Role.LOSS:
             values = (np.asarray(value) if not is_value(value) else as_value(value) for value in inputs)
-            alarm = self._alarm if graph is self.training else warn_of_nonfinite
             check_loss(outputs[0], zip(graph.user_inputs, values, strict=True), self.state, alarm)
 
     def reset(self) -> None:

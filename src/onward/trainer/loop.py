@@ -177,7 +177,8 @@ class Loop:
         """Which step went wrong, for an error."""
         numbers = f"batch {self.batch}" if len(group) == 1 else f"batches {self.batch} to {self.batch + len(group) - 1}"
         rows = sum(batch.rows for batch in group)
-        rate = "" if self.rate is None else f", learning rate {self.rate:g}"
+        next_rate = getattr(self.learner, "learning_rate", self.rate)
+        rate = "" if next_rate is None else f", learning rate {next_rate:g}"
         where = f"step {self.step} (epoch {self.epoch}, {numbers} with {rows} rows{rate})"
         if not hasattr(self._source, "row_numbers"):
             return where

@@ -39,9 +39,10 @@ class Measurement:
         targets = {name: batch.feeds[fed] for name, fed in self._model.targets.items()}
         return share(self._loss, targets, batch.rows)
 
-    def update(self, batch: Batch, outputs: Sequence[Any]) -> None:
-        """Take the loss and the outputs of one batch."""
+    def evaluate(self, batch: Batch) -> None:
+        """Run the model on one batch, and take its loss and its outputs."""
         counts = self.share(batch)
+        outputs = self._model.evaluate(batch.feeds, counts=counts != 0)
         if counts is None:
             self._is_sum = True
             self._total += self._model.loss_of(outputs)

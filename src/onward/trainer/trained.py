@@ -100,11 +100,12 @@ class TrainedModel:
         """One of the outputs of the training or the evaluation graph, by name."""
         return array_of(outputs[self._position[name]])
 
-    def evaluate(self, feeds: Feeds) -> list[Any]:
-        """The loss and the outputs of one batch, as in inference."""
+    def evaluate(self, feeds: Feeds, *, counts: bool = True) -> list[Any]:
+        """The loss and the outputs of one batch, as in inference; one that does not count may have any loss."""
         if self.module.evaluation is None:
             self.module.open_evaluation(self._evaluation)
-        return self.module.eval_step([feeds[name] for name in self._order])
+        inputs = [feeds[name] for name in self._order]
+        return self.module.eval_step(inputs) if counts else self.module.eval_step(inputs, _ignore)
 
     def prediction_inputs(self) -> list[str]:
         """What `predict` has to be fed."""
@@ -172,6 +173,10 @@ class TrainedModel:
 
 def _stop(message: str) -> None:
     raise NonFiniteError(message)
+
+
+def _ignore(message: str) -> None:
+    pass
 
 
 def _in_memory(model: onnx.ModelProto, assembly: Assembly, title: str) -> InMemory:

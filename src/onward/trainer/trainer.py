@@ -11,7 +11,7 @@ import numpy as np
 
 from onward import losses, metrics, optim
 from onward.callbacks import Callback, Checkpoints, Run
-from onward.errors import OnwardError
+from onward.errors import NonFiniteError, OnwardError
 from onward.graph.naming import listed
 from onward.graph.prepare import ModelLike
 from onward.losses import Loss
@@ -104,9 +104,9 @@ class Trainer:
         self._model = TrainedModel(
             assembly, seed=int(seed), device=device, providers=providers, session_options=session_options
         )
+        self._weighted = sample_weight
         self._optimizer, self._seed, self._accumulate = recipe, int(seed), accumulate
         self._rates = Rates(schedule, recipe.learning_rate)
-        self._rate = recipe.learning_rate  # of the last update
         self._metrics = self._named_metrics(metrics)
         self._training = Measurement(self._model, self._loss, self._metrics)
         self._epoch = 0
@@ -223,16 +223,21 @@ class Trainer:
 
     def train_step(self, batch: Any) -> float:
         """One update from one batch, ``(inputs, targets)`` or a dict by name; returns the loss."""
-        loss, _ = self.learn(list(self._source([batch] if isinstance(batch, tuple) else batch).epoch(0)))
+        loss, _ = self.learn(list(self._source(iter([batch])).epoch(0)))
         return loss
 
     def learn(self, batches: Sequence[Batch]) -> tuple[float, float | None]:
         """One update, as the loop wants it: returns the loss of the batches, and its weight in the mean of an epoch."""
         shares = [self._training.share(batch) for batch in batches]
         is_sum, total = None in shares, sum(share or 0.0 for share in shares)
+        if 0.0 in shares and total:  # batches of which nothing counts have no loss, and are no part of the step
+            batches = [batch for batch, share in zip(batches, shares, strict=True) if share]
+            shares = [share for share in shares if share]
+        if not is_sum and not total and not self._weighted:
+            raise NonFiniteError("no label counts, because all are to be ignored, and the mean of nothing is no number")
         weights = [1.0 if share is None or not total else share / total for share in shares]
-        self._rate = self._rates.at(self.steps)
-        results = self._model.update([batch.feeds for batch in batches], weights, self._rate)
+        rate = self._rates.at(self.steps)
+        results = self._model.update([batch.feeds for batch in batches], weights, rate)
         loss = 0.0
         for batch, outputs, weight in zip(batches, results, weights, strict=True):
             loss += self._model.loss_of(outputs) * weight
@@ -242,7 +247,7 @@ class Trainer:
     @property
     def rate(self) -> float:
         """The learning rate of the last update."""
-        return self._rate
+        return self._model.optimizer.state.learning_rate
 
     @property
     def learning_rate(self) -> float:
@@ -290,7 +295,7 @@ class Trainer:
         measurement = Measurement(self._model, self._loss, found)
         with Prefetch(data.epoch(0), prefetch) as batches:
             for batch in batches:
-                measurement.update(batch, self._model.evaluate(batch.feeds))
+                measurement.evaluate(batch)
         return measurement.results()
 
     def predict(self, data: Any, *, batch_size: int = 32, prefetch: int = 2) -> Any:
