@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -33,12 +33,15 @@ def export_for_inference(
     outputs: Sequence[str],
     options: onnxruntime.SessionOptions | None = None,
     *,
-    inputs: Collection[str] = (),
+    borders: Mapping[str, bytes] | None = None,
 ) -> None:
     """Write the part of an evaluation graph that computes `outputs`, with the parameters of the state as constants.
 
-    Inputs that the outputs do not depend on are left out, but for those of `inputs`. Models of more than 2 GB keep the
-    parameters in a second file, ``<target>.data``.
+    Models of more than 2 GB keep the parameters in a second file, ``<target>.data``.
+
+    Args:
+        borders: inputs and outputs (each a ValueInfoProto) that are to be described so; those of the inputs that the
+            outputs do not depend on stay nevertheless. Others are left out.
     """
     if isinstance(outputs, (str, bytes)):
         raise TypeError(f"graph_output_names must be a list of names, not {outputs!r}")
@@ -51,9 +54,12 @@ def export_for_inference(
         )
     model, folder = wire.parse(content), path_of(evaluation).parent
     model.check_files(folder)
-    described = dict(model.inputs)
+    borders, inputs = borders or {}, dict(model.inputs)
     truncate(model, list(dict.fromkeys(outputs)), folder, options)
-    model.inputs = {name: value for name, value in described.items() if name in model.inputs or name in inputs}
+    model.inputs = {
+        name: borders.get(name, value) for name, value in inputs.items() if name in borders or name in model.inputs
+    }
+    model.outputs = {name: borders.get(name, value) for name, value in model.outputs.items()}
     for key in (METADATA_KEY, plan.METADATA_KEY):
         model.metadata.pop(key, None)
     arrays = {name: state.tensor(name) for name in (*state.trainable, *state.frozen)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -273,13 +273,13 @@ class TrainingModule:
             for name, array in statistics.items():
                 self.state.frozen.assign(name, array)
 
-    def export(self, path: str | os.PathLike[str], outputs: Sequence[str], *, inputs: Collection[str] = ()) -> None:
-        """Write a model for inference with the current parameters; see `export_for_inference`."""
+    def export(self, path: str | os.PathLike[str], outputs: Sequence[str]) -> None:
+        """Write a model for inference with the current parameters."""
         if self.evaluation is None:
             raise OnwardError("Eval model was not provided. Cannot export a model for inferencing.")
         with self.state.access.shared():
             self.state.require_values()
-            export_for_inference(self.evaluation.source, self.state, path, outputs, self.options, inputs=inputs)
+            export_for_inference(self.evaluation.source, self.state, path, outputs, self.options)
 
     def _shape(self, name: str) -> tuple[int, ...]:
         shape = self.state.type_of(name).shape

@@ -44,6 +44,8 @@ class TrainedModel:
         self.inputs, self.outputs = assembly.inputs, assembly.outputs
         self.predictions, self.targets = assembly.predictions, assembly.targets
         self.fields = _fields(models.training, assembly)
+        self._held = assembly.held
+        self._borders = {name: value.SerializeToString() for name, value in assembly.borders.items()}
         trainable = {name: models.trainable[name].numpy() for name in assembly.trainable}
         frozen = {name: tensor.numpy() for name, tensor in models.frozen.items()}
         self.state = State(trainable, frozen, random=RandomState(seed))
@@ -140,7 +142,7 @@ class TrainedModel:
                 path,
                 self.outputs if outputs is None else outputs,
                 self.module.options,
-                inputs=self.inputs if outputs is None else (),
+                borders=self._borders if outputs is None else None,
             )
 
     def snapshot(self) -> dict[str, np.ndarray]:
@@ -153,6 +155,15 @@ class TrainedModel:
         with self.state.access.exclusive():
             for name, array in snapshot.items():
                 self.state.assign(name, array)
+
+    def parameters(self) -> list[tuple[str, str, str, tuple[int, ...]]]:
+        """Of each parameter its name, what becomes of it, its type and its shape."""
+        trained, statistics = self.state.trainable.layout, self.state.frozen.layout
+        return [
+            *((name, "trained", str(dtype), shape) for name, (shape, dtype) in trained.items()),
+            *((name, "statistic", str(dtype), shape) for name, (shape, dtype) in statistics.items()),
+            *((name, "frozen", dtype.name.lower(), shape) for name, (dtype, shape) in self._held.items()),
+        ]
 
     def take(self, state: State) -> None:
         """Become what a checkpoint says: parameters, optimizer and random numbers."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -395,6 +396,20 @@ class Trainer:
             "the number of batches": training.steps,
             "shuffle": shuffle if isinstance(shuffle, bool) else "a function",
         }
+
+    def summary(self) -> str:
+        """A table of what is trained, what is frozen, and how large it is."""
+        rows = [
+            (name, what, dtype, "x".join(map(str, shape)) or "scalar", f"{math.prod(shape):,}")
+            for name, what, dtype, shape in self._model.parameters()
+        ]
+        count: dict[str, int] = {"trained": 0, "frozen": 0}
+        for _, what, _, shape in self._model.parameters():
+            count[what] = count.get(what, 0) + math.prod(shape)
+        table = [("parameter", "", "type", "shape", "numbers"), *rows]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = ["  ".join(map(str.ljust, row[:-1], widths)) + "  " + row[-1].rjust(widths[-1]) for row in table]
+        return "\n".join([*lines, f"{count['trained']:,} numbers are trained, {count['frozen']:,} are frozen"])
 
     def __repr__(self) -> str:
         state = self._model.state

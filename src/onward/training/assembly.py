@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import onnx
 import onnx_ir as ir
 
 from onward.autodiff.registry import custom_operators
@@ -16,7 +17,9 @@ from onward.graph.builder import Builder
 from onward.graph.finish import fix_defaults
 from onward.graph.inference import infer_shapes
 from onward.graph.nodes import all_values
+from onward.graph.parameters import parameters
 from onward.graph.prepare import ModelLike, load, prepare
+from onward.graph.skeleton import skeleton
 from onward.graph.upgrade import in_lowest_opset
 from onward.losses import Loss
 from onward.optim import Optimizer
@@ -39,7 +42,9 @@ class Assembly:
         inputs: those of the model.
         targets: those of the loss: what the loss calls them, and what the graphs do.
         outputs: those of the model, in its order.
+        borders: inputs and outputs as the model describes them, by name.
         predictions: what the loss takes; nothing where the first output is the loss.
+        held: the parameters that could be trained, and are not, with their types and shapes.
         folder: where external data of the graphs is.
     """
 
@@ -49,7 +54,9 @@ class Assembly:
     inputs: list[str]
     targets: dict[str, str]
     outputs: list[str]
+    borders: dict[str, onnx.ValueInfoProto]
     predictions: list[str]
+    held: dict[str, tuple[ir.DataType, tuple[int, ...]]]
     folder: Path
 
 
@@ -76,6 +83,7 @@ def assemble(
     """
     loaded = load(model)
     changes = provenance.changes_of(loaded)
+    described = skeleton(loaded).graph
     forward = prepare(loaded, keep=custom_operators())
     fix_defaults(forward.graph)
     own = set(forward.graph.initializers)
@@ -106,6 +114,24 @@ def assemble(
     types = {name: (tensor.dtype, tuple(tensor.shape.numpy())) for name, tensor in models.trainable.items()}
     optimizer.check_groups(types)
     plan = update_plan(optimizer, types, combined.opset_imports[""])
+    held = {
+        parameter.name: (tensor.dtype, tuple(tensor.shape.numpy()))
+        for parameter in parameters(forward)
+        if parameter.trainable and parameter.name not in types and (tensor := parameter.value.const_value) is not None
+    }
+    # A loss of one element has become a scalar.
+    borders = [*described.input, *(described.output if loss is not None else described.output[1:])]
     grouped = [name for members in optimizer.partition(types).values() for name in members]
     folder = Path(model).resolve().parent if isinstance(model, (str, os.PathLike)) else Path.cwd()
-    return Assembly(models, plan, grouped, inputs, targets, outputs, predictions, folder)
+    return Assembly(
+        models=models,
+        plan=plan,
+        trainable=grouped,
+        inputs=inputs,
+        targets=targets,
+        outputs=outputs,
+        borders={value.name: value for value in borders if value.name in (*inputs, *outputs)},
+        predictions=predictions,
+        held=held,
+        folder=folder,
+    )
