@@ -62,6 +62,7 @@ real-models: $(VENV)/test ## gradients of real models from packages against diff
 .PHONY: bench
 bench: $(VENV)/test $(ORT_TRAINING)/created ## time training steps against PyTorch and onnxruntime-training; BENCH="--quick"
 	$(PY) -m benchmarks.run --ort-training $(ORT_TRAINING)/bin/python $(BENCH)
+	$(PY) -m benchmarks.estimators $(BENCH)
 
 .PHONY: record-golden
 record-golden: $(ORT_TRAINING)/created ## record tests/golden again from onnxruntime-training

@@ -73,28 +73,28 @@ def _page(rows: Mapping[str, Row], works: Mapping[str, Work], titles: Mapping[st
         [
             f"# Training steps with AdamW, {day}",
             "",
-            f"{_processor()}, {threads} threads, float32; load of the machine over the last minute "
+            f"{processor()}, {threads} threads, float32; load of the machine over the last minute "
             f"{os.getloadavg()[0]:.1f}. Median (least to most) of alternating rounds; memory is the peak above the "
             "loaded program. Ratios are our time by the fastest peer's and our memory by each peer's: lower is better.",
             "",
-            _table(["step, ms", *titles.values(), "ratio", "target"], times),
+            table(["step, ms", *titles.values(), "ratio", "target"], times),
             "",
-            _table(["peak memory, MiB", *titles.values(), *(f"by {title}" for title in others.values())], memory),
+            table(["peak memory, MiB", *titles.values(), *(f"by {title}" for title in others.values())], memory),
             "",
-            _table(["building the artifacts, s", *builders.values()], building),
+            table(["building the artifacts, s", *builders.values()], building),
             "",
         ]
     )
 
 
-def _processor() -> str:
+def processor() -> str:
     for entry in Path("/proc/cpuinfo").read_text().splitlines():
         if entry.startswith("model name"):
             return entry.partition(":")[2].strip()
     return platform.machine()
 
 
-def _table(header: list[str], rows: list[list[object]]) -> str:
+def table(header: list[str], rows: list[list[object]]) -> str:
     cells = [header, ["---"] * len(header), *([str(cell).replace("|", "/") for cell in row] for row in rows)]
     return "\n".join(f"| {' | '.join(row)} |" for row in cells)
 

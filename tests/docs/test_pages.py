@@ -14,10 +14,17 @@ ROOT = Path(__file__).parents[2]
 EXPORTING = (ROOT / "docs" / "exporting.md").read_text("utf-8")
 
 
-def test_every_page_is_linked_from_the_readme() -> None:
-    readme = (ROOT / "README.md").read_text("utf-8")
-    for page in (ROOT / "docs").glob("*.md"):
-        assert f"(docs/{page.name})" in readme, page.name
+def test_every_page_can_be_found_from_the_readme() -> None:
+    """By links, also over other pages."""
+    found, coming = set[Path](), [ROOT / "README.md"]
+    while coming:
+        page = coming.pop()
+        found.add(page)
+        links = re.findall(r"\]\(([^)#:\s]+\.md)(?:#[^)]*)?\)", page.read_text("utf-8"))
+        targets = [(page.parent / link).resolve() for link in links]
+        coming += [target for target in targets if target.exists() and target not in found]
+    lost = [page.name for page in (ROOT / "docs").glob("*.md") if page.resolve() not in {p.resolve() for p in found}]
+    assert not lost
 
 
 def signature(value: type) -> str:
