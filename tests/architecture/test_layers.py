@@ -89,10 +89,9 @@ MAY_BE_IMPORTED_BY: dict[str, set[str]] = {
     "tqdm": {"trainer", "onnxcustom"},
     "onnxruntime": {"runtime", "testing"},
     "pandas": {"trainer"},
-    "sklearn": {"sklearn"},
     "torch": {"torch", "experimental"},
     "skl2onnx": {"onnxcustom"},
-    "sklearn": {"onnxcustom"},
+    "sklearn": {"onnxcustom", "sklearn"},
 }
 
 
