@@ -65,6 +65,17 @@ class Phases:
     backward: onnx.ModelProto
     info: PhaseInfo
     weights: dict[str, ir.TensorProtocol]
+    whole: ir.Model  # the graph that both are parts of
+
+    def joined(self) -> onnx.ModelProto:
+        """One graph that takes what both take, and returns the gradients."""
+        info, model = self.info, self.whole.clone()
+        values = outer_values(model.graph)
+        roles = _input_roles(info) | dict.fromkeys(info.output_gradients.values(), Role.GRADIENT)
+        _set(model.graph.inputs, [values[name] for name in roles])
+        _set(model.graph.outputs, [values[name] for name in info.gradients.values()])
+        outputs = dict.fromkeys(info.gradients.values(), Role.GRADIENT)
+        return _finished(model, Signature("gradient", roles, outputs, links=_gradient_links(info)))
 
 
 def phases(
@@ -212,7 +223,7 @@ def _phases(prepared: ir.Model, wanted: list[str], parameters: list[str], ends: 
         statistics=statistics,
         random=random,
     )
-    return Phases(_forward(model, info, wanted), _backward(model, info, wanted), info, weights)
+    return Phases(_forward(model, info), _backward(model, info), info, weights, model)
 
 
 def _tensor(value: ir.Value) -> ir.TensorProtocol:
@@ -228,10 +239,10 @@ def _ends(graph: ir.Graph, wanted: Collection[str], ends: Collection[str]) -> li
     return [value for value in outputs if value in carrying]
 
 
-def _forward(whole: ir.Model, info: PhaseInfo, wanted: Collection[str]) -> onnx.ModelProto:
+def _forward(whole: ir.Model, info: PhaseInfo) -> onnx.ModelProto:
     model = whole.clone()
     graph = model.graph
-    roles = _input_roles(info, wanted)
+    roles = _input_roles(info)
     outputs = dict.fromkeys(info.outputs, Role.OUTPUT) | dict.fromkeys(info.statistics, Role.BUFFER)
     outputs = dict.fromkeys(info.kept, Role.ACTIVATION) | outputs  # what is both has the role of an output
     names = [*info.outputs, *info.statistics, *(name for name in info.kept if outputs[name] is Role.ACTIVATION)]
@@ -249,7 +260,7 @@ def _forward(whole: ir.Model, info: PhaseInfo, wanted: Collection[str]) -> onnx.
     return _finished(model, signature)
 
 
-def _backward(whole: ir.Model, info: PhaseInfo, wanted: Collection[str]) -> onnx.ModelProto:
+def _backward(whole: ir.Model, info: PhaseInfo) -> onnx.ModelProto:
     model = whole.clone()
     graph = model.graph
     values = outer_values(graph)
@@ -262,7 +273,7 @@ def _backward(whole: ir.Model, info: PhaseInfo, wanted: Collection[str]) -> onnx
         ir.convenience.replace_all_uses_with(old, values[name], replace_graph_outputs=True)
     seeds = list(info.output_gradients.values())
     roles = dict.fromkeys(seeds, Role.GRADIENT) | dict.fromkeys(info.kept, Role.ACTIVATION)
-    others = _input_roles(info, wanted)
+    others = _input_roles(info)
     inputs = [values[name] for name in (*roles, *others)]
     _set(graph.inputs, inputs)
     write_in_order_of_use(model)
@@ -272,19 +283,21 @@ def _backward(whole: ir.Model, info: PhaseInfo, wanted: Collection[str]) -> onnx
         "backward",
         inputs={value.name or "": (roles | others)[value.name or ""] for value in used},
         outputs=dict.fromkeys(info.gradients.values(), Role.GRADIENT),
-        links={
-            **{seed: output for output, seed in info.output_gradients.items()},
-            **{gradient: name for name, gradient in info.gradients.items()},
-        },
+        links=_gradient_links(info),
     )
     return _finished(model, signature)
 
 
-def _input_roles(info: PhaseInfo, wanted: Collection[str]) -> dict[str, Role]:
+def _input_roles(info: PhaseInfo) -> dict[str, Role]:
     """The inputs of the forward graph, in order."""
-    trained = {name: Role.PARAMETER if name in wanted else Role.FROZEN for name in info.parameters}
+    trained = {name: Role.PARAMETER if name in info.gradients else Role.FROZEN for name in info.parameters}
     statistics = dict.fromkeys(info.statistics.values(), Role.BUFFER)
     return dict.fromkeys(info.inputs, Role.INPUT) | trained | statistics | info.random
+
+
+def _gradient_links(info: PhaseInfo) -> dict[str, str]:
+    given = {gradient: output for output, gradient in info.output_gradients.items()}
+    return given | {gradient: name for name, gradient in info.gradients.items()}
 
 
 def _finished(model: ir.Model, signature: Signature) -> onnx.ModelProto:
