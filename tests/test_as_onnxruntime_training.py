@@ -31,6 +31,7 @@ MODULES = [
     "api.lr_scheduler",
     "experimental",
     "experimental.gradient_graph",
+    "experimental.gradient_graph._gradient_graph_tools",
 ]
 
 
@@ -72,6 +73,42 @@ def test_nothing_is_loaded_before_it_is_used() -> None:
     assert not {"onnxruntime", "onnx", "numpy", "onward.artifacts", "torch"} & set(loaded)
 
 
+@pytest.mark.parametrize("first", ["import onnxruntime", ""])
+def test_sessions_and_agents_are_where_training_builds_have_them(first: str) -> None:
+    """Whether onnxruntime is there already or not, and without loading onward.session before it is used."""
+    run(f"""
+{first}
+import onward.as_onnxruntime_training
+import onnxruntime, sys
+assert "onward.session" not in sys.modules
+options = onnxruntime.RunOptions()
+assert options.training_mode
+options.training_mode = False
+options.only_execute_path_to_fetches = True
+from onnxruntime import TrainingParameters, TrainingSession
+from onnxruntime.capi import _pybind_state, onnxruntime_pybind11_state
+from onnxruntime.capi._pybind_state import TrainingAgent, OrtValueVector
+from onnxruntime.capi.onnxruntime_pybind11_state import OrtModuleGraphBuilder, SessionIOBinding
+from onnxruntime.capi.training import TrainingSession as inner
+from onnxruntime.capi.training.training_session import TrainingSession as innermost
+import onnxruntime.training, onnxruntime.capi.training.training_session as module
+import onward.session
+assert TrainingSession is inner is innermost is module.TrainingSession is onward.session.TrainingSession
+assert TrainingParameters is onnxruntime.training.TrainingParameters is _pybind_state.TrainingParameters
+for name in onward.session.__all__:
+    if name not in ("RunOptions", "TrainingSession"):
+        own = getattr(onward.session, name)
+        assert getattr(_pybind_state, name) is own is getattr(onnxruntime_pybind11_state, name)
+for module in (onnxruntime, _pybind_state):
+    try:
+        module.nothing
+    except AttributeError as error:
+        assert "has no attribute 'nothing'" in str(error)
+    else:
+        raise AssertionError
+""")
+
+
 def test_importing_twice() -> None:
     run("""
 import importlib, sys
@@ -88,7 +125,8 @@ def test_what_does_not_exist() -> None:
     run("""
 import onward.as_onnxruntime_training
 import onnxruntime.training
-assert dir(onnxruntime.training) == ["api", "artifacts", "experimental", "onnxblock"]
+names = ["PropagateCastOpsStrategy", "TrainingParameters", "api", "artifacts", "experimental", "onnxblock"]
+assert dir(onnxruntime.training) == names
 try:
     from onnxruntime.training.ortmodule import ORTModule
 except ImportError:
@@ -98,7 +136,7 @@ else:
 try:
     onnxruntime.training.amp
 except AttributeError as error:
-    assert "it has api, artifacts, experimental, onnxblock" in str(error)
+    assert "it has PropagateCastOpsStrategy, TrainingParameters, api, artifacts, experimental, onnxblock" in str(error)
 else:
     raise AssertionError("found amp")
 import importlib.util

@@ -1,10 +1,14 @@
 """Importing this module makes `onnxruntime.training` importable, so that scripts written for it run unchanged.
 
     import onward.as_onnxruntime_training
+    from onnxruntime import TrainingSession
     from onnxruntime.training import artifacts
 
-Nothing is loaded before it is used, and onnxruntime itself is not touched: old releases look for
-`onnxruntime.training.ortmodule` while they are being imported, and still do not find it.
+The classes of `onward.session` are found where training builds of onnxruntime have them: in `onnxruntime` itself, in
+its native module, and in `onnxruntime.capi.training`. `onnxruntime.RunOptions` has `training_mode`, too.
+
+Nothing is loaded before it is used. Old releases look for `onnxruntime.training.ortmodule` while they are being
+imported, and still do not find it.
 """
 
 from __future__ import annotations
@@ -24,18 +28,47 @@ from onward.errors import OnwardError
 
 PACKAGE = "onnxruntime.training"
 SUBMODULES = ("api", "artifacts", "experimental", "onnxblock")
+_SESSION = "onward.session"
+# Modules of onnxruntime -> what they get of `onward.session`.
+_NATIVE = (
+    "GradientGraphBuilder",
+    "GraphInfo",
+    "OrtModuleGraphBuilder",
+    "OrtModuleGraphBuilderConfiguration",
+    "OrtValueCache",
+    "PartialGraphExecutionState",
+    "PropagateCastOpsConfiguration",
+    "PropagateCastOpsStrategy",
+    "Severity",
+    "TrainingAgent",
+    "TrainingGraphTransformerConfiguration",
+    "TrainingParameters",
+)
+_LENT: dict[str, tuple[str, ...]] = {
+    "onnxruntime": ("TrainingParameters", "TrainingSession"),
+    "onnxruntime.capi._pybind_state": _NATIVE,
+    "onnxruntime.capi.onnxruntime_pybind11_state": _NATIVE,
+}
+# Packages that stock onnxruntime does not have -> what they have, all of it of `onward.session`.
+_PACKAGES: dict[str, tuple[str, ...]] = {
+    PACKAGE: ("PropagateCastOpsStrategy", "TrainingParameters"),
+    "onnxruntime.capi.training": ("TrainingParameters", "TrainingSession"),
+}
+_MODULES = {"onnxruntime.capi.training.training_session": "onward.session.training_session"}
 _ORIGINALS = ("onnxruntime-training", "onnxruntime-training-cpu")
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds `onnxruntime.training` and lends it the modules of onward."""
+    """Finds `onnxruntime.training` and lends it the modules of onward; lends classes to modules of onnxruntime."""
 
     package = PACKAGE
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname == PACKAGE:
+        if fullname in _LENT:
+            return _lending(fullname, path)
+        if fullname in _PACKAGES:
             spec = importlib.machinery.ModuleSpec(fullname, self, is_package=True)
             spec.submodule_search_locations = []
             return spec
@@ -60,23 +93,68 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 class _Package(ModuleType):
-    """`onnxruntime.training`, whose submodules are loaded when they are asked for."""
+    """A package that stock onnxruntime does not have; its content is loaded when it is asked for."""
 
-    __all__ = SUBMODULES
+    @property
+    def __all__(self) -> list[str]:
+        return sorted((*self._submodules(), *_PACKAGES[self.__name__]))
+
+    def _submodules(self) -> tuple[str, ...]:
+        inner = tuple(name.rpartition(".")[2] for name in _MODULES if name.rpartition(".")[0] == self.__name__)
+        return SUBMODULES if self.__name__ == PACKAGE else inner
 
     def __getattr__(self, name: str) -> Any:
-        if name in SUBMODULES:
-            return importlib.import_module(f"{PACKAGE}.{name}")
+        if name in self._submodules():
+            return importlib.import_module(f"{self.__name__}.{name}")
+        if name in _PACKAGES[self.__name__]:
+            return getattr(importlib.import_module(_SESSION), name)
         raise AttributeError(
-            f"module {PACKAGE!r} (of onward) has no attribute {name!r}; it has {', '.join(SUBMODULES)}"
+            f"module {self.__name__!r} (of onward) has no attribute {name!r}; it has {', '.join(self.__all__)}"
         )
 
     def __dir__(self) -> list[str]:
-        return sorted(SUBMODULES)
+        return self.__all__
+
+
+def _lending(fullname: str, path: Sequence[str] | None) -> importlib.machinery.ModuleSpec | None:
+    """The module of onnxruntime as it is, which gets more when it has been loaded."""
+    spec = importlib.machinery.PathFinder.find_spec(fullname, path)
+    if spec is None or spec.loader is None:
+        return spec
+    execute = spec.loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        execute(module)
+        _lend(module)
+
+    spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+    return spec
+
+
+def _lend(module: ModuleType) -> None:
+    """Let a module have classes of `onward.session`, unless it has them already."""
+    names, before = _LENT[module.__name__], module.__dict__.get("__getattr__")
+    if getattr(before, "lent_by", None) == __name__:
+        return
+
+    def __getattr__(name: str) -> Any:  # noqa: N807
+        if name in names:
+            return getattr(importlib.import_module(_SESSION), name)
+        if before is not None:
+            return before(name)
+        raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
+
+    __getattr__.lent_by = __name__  # type: ignore[attr-defined]
+    module.__dict__["__getattr__"] = __getattr__
+    options = module.__dict__.get("RunOptions")
+    if module.__name__ == "onnxruntime" and options is not None and not hasattr(options, "training_mode"):
+        module.__dict__["RunOptions"] = importlib.import_module("onward.runtime.options").RunOptions
 
 
 def _own_name(fullname: str) -> str | None:
-    """The module of onward behind a module of `onnxruntime.training`."""
+    """The module of onward behind a module of `onnxruntime.training`, or another that we have."""
+    if fullname in _MODULES:
+        return _MODULES[fullname]
     package, _, rest = fullname.partition(f"{PACKAGE}.")
     if package or rest.partition(".")[0] not in SUBMODULES:
         return None
@@ -107,6 +185,9 @@ def install() -> None:
         _refuse_beside_the_original()
         # Before the finder of files, which would load the files of onward a second time under the other name.
         sys.meta_path.insert(0, _Finder())
+        for name in _LENT:
+            if name in sys.modules:
+                _lend(sys.modules[name])
 
 
 install()

@@ -46,10 +46,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": FRONT | {"report"},
     "__main__": {"cli"},
     "experimental": FRONT,
+    "session": FRONT,
     # The training part of onnxcustom stands on TrainingSession and TrainingAgent, and runs the one loop.
-    "onnxcustom": FRONT | {"trainer", "callbacks"},
+    "onnxcustom": FRONT | {"trainer", "callbacks", "session"},
     "as_onnxcustom": {"errors"},
-    "as_onnxruntime_training": FRONT | {"artifacts", "onnxblock", "api", "experimental"},
+    "as_onnxruntime_training": FRONT | {"artifacts", "onnxblock", "api", "experimental", "session"},
 }
 
 # Package from outside -> the parts that may import it. The standard library and numpy are open to all.
@@ -68,6 +69,7 @@ MAY_BE_IMPORTED_BY: dict[str, set[str]] = {
         "cli",
         "experimental",
         "onnxcustom",
+        "session",
     },
     "onnx_ir": BUILD
     | {
@@ -82,12 +84,14 @@ MAY_BE_IMPORTED_BY: dict[str, set[str]] = {
         "torch",
         "cli",
         "onnxcustom",
+        "session",
     },
     "llvmlite": {"runtime"},
     "matplotlib": {"trainer"},
     "tensorboard": {"callbacks"},
     "tqdm": {"trainer", "onnxcustom"},
-    "onnxruntime": {"runtime", "testing"},
+    # Sessions are sessions of onnxruntime, and agents take its vectors.
+    "onnxruntime": {"runtime", "session", "testing"},
     "pandas": {"trainer"},
     "torch": {"torch", "experimental"},
     "skl2onnx": {"onnxcustom"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from onward.runtime.options import RunOptions
 from onward.session.agent import OrtValueCache, PartialGraphExecutionState, TrainingAgent
 from onward.session.configuration import (
     GraphInfo,
@@ -13,7 +14,7 @@ from onward.session.configuration import (
 )
 from onward.session.graph_builder import GradientGraphBuilder, OrtModuleGraphBuilder
 from onward.session.parameters import TrainingParameters
-from onward.session.training_session import RunOptions, TrainingSession
+from onward.session.training_session import TrainingSession
 
 __all__ = [
     "GradientGraphBuilder",

@@ -32,12 +32,6 @@ _TRAINING_MODE = "training_mode"
 _SHARED = "shared_optimizer_state"
 
 
-class RunOptions(onnxruntime.RunOptions):  # type: ignore[misc]
-    """Those of onnxruntime, and `training_mode`, which its training builds have."""
-
-    training_mode = True
-
-
 class TrainingSession(onnxruntime.InferenceSession):  # type: ignore[misc]
     """Each `run` computes the loss and updates the weights.
 
