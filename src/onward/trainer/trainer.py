@@ -23,6 +23,7 @@ from onward.rate import checked_rate
 from onward.runtime.state import State
 from onward.trainer import persistence
 from onward.trainer.data import Batch, Source, divided, source
+from onward.trainer.finder import RateSearch, find_rate
 from onward.trainer.history import History
 from onward.trainer.loop import Loop
 from onward.trainer.measuring import Collection, Measurement
@@ -229,7 +230,10 @@ class Trainer:
 
     def learn(self, batches: Sequence[Batch]) -> tuple[float, float | None]:
         """One update, as the loop wants it: returns the loss of the batches, and its weight in the mean of an epoch."""
-        shares = [self._training.share(batch) for batch in batches]
+        return self._learn(batches, self._rates.at(self.steps), self._training)
+
+    def _learn(self, batches: Sequence[Batch], rate: float, measurement: Measurement) -> tuple[float, float | None]:
+        shares = [measurement.share(batch) for batch in batches]
         is_sum, total = None in shares, sum(share or 0.0 for share in shares)
         if 0.0 in shares and total:  # batches of which nothing counts have no loss, and are no part of the step
             batches = [batch for batch, share in zip(batches, shares, strict=True) if share]
@@ -237,12 +241,11 @@ class Trainer:
         if not is_sum and not total and not self._weighted:
             raise NonFiniteError("no label counts, because all are to be ignored, and the mean of nothing is no number")
         weights = [1.0 if share is None or not total else share / total for share in shares]
-        rate = self._rates.at(self.steps)
         results = self._model.update([batch.feeds for batch in batches], weights, rate)
         loss = 0.0
         for batch, outputs, weight in zip(batches, results, weights, strict=True):
             loss += self._model.loss_of(outputs) * weight
-            self._training.update_metrics(batch, outputs)
+            measurement.update_metrics(batch, outputs)
         return loss, None if is_sum else total
 
     @property
@@ -268,6 +271,52 @@ class Trainer:
     def epochs(self) -> int:
         """How many epochs are done."""
         return self._epoch
+
+    def find_learning_rate(
+        self,
+        data: Any,
+        targets: Any = None,
+        *,
+        lowest: float = 1e-7,
+        highest: float = 10.0,
+        steps: int = 100,
+        batch_size: int = 32,
+        sample_weight: Any = None,
+        smoothing: float = 0.9,
+        divergence: float = 4.0,
+        prefetch: int = 2,
+    ) -> RateSearch:
+        """Train with a rate that rises from step to step, and say at which one the loss falls fastest.
+
+        The trainer is afterwards as it was before, bit for bit. `suggestion` of the result is a rate to train with
+        (``trainer.learning_rate = result.suggestion``); `plot` shows the search.
+
+        Args:
+            data: what to train on, as in `fit`; it is gone through as often as needed.
+            targets: arrays, where they are not in `data`.
+            lowest: the first rate.
+            highest: the last rate, unless the loss explodes before.
+            steps: how many rates are tried, each of them in one step.
+            batch_size: rows of a batch, where `data` does not come in batches.
+            sample_weight: the weight of each row.
+            smoothing: how much the losses before a step count, from 0 to below 1.
+            divergence: the search ends when the loss is so many times its lowest.
+            prefetch: how many batches are prepared ahead, in a thread.
+        """
+        made = self._source(data, targets, batch_size=batch_size, seed=self._seed, sample_weight=sample_weight)
+        measurement = Measurement(self._model, self._loss, ())
+        return find_rate(
+            self._model,
+            lambda batches, rate: self._learn(batches, rate, measurement),
+            made,
+            lowest=lowest,
+            highest=highest,
+            steps=steps,
+            smoothing=smoothing,
+            divergence=divergence,
+            accumulate=self._accumulate,
+            prefetch=prefetch,
+        )
 
     # Evaluation and prediction ----------------------------------------------------------------------------------------
 
