@@ -288,6 +288,22 @@ def test_other_settings_are_refused(case: str, interrupted_folder: Path) -> None
     assert all(np.array_equal(before[name], array) for name, array in made.snapshot().items())
 
 
+def test_more_epochs(tmp_path: Path) -> None:
+    """May be asked for when training is continued, unless the rates depend on their number."""
+    whole = onward.Trainer(MODEL, "cross_entropy")
+    whole.fit(X, Y, epochs=4)
+    for schedule in (None, "cosine"):
+        folder = tmp_path / str(schedule)
+        onward.Trainer(MODEL, "cross_entropy", schedule=schedule).fit(X, Y, epochs=2, directory=folder)
+        made = onward.Trainer(MODEL, "cross_entropy", schedule=schedule)
+        if schedule is not None:
+            with pytest.raises(OnwardError, match="epochs was 2, and is 4"):
+                made.fit(X, Y, epochs=4, directory=folder, resume=True)
+            continue
+        made.fit(X, Y, epochs=4, directory=folder, resume=True)
+        assert everything(made) == everything(whole)
+
+
 def test_nothing_to_continue(tmp_path: Path) -> None:
     made = onward.Trainer(classifier(), "cross_entropy")
     with pytest.raises(OnwardError, match="no interrupted fit to continue"):

@@ -171,7 +171,7 @@ class Trainer:
         epochs = int(epochs)
         training, validating = self._sources(data, targets, batch_size, validation, shuffle, sample_weight)
         given = _with_checkpoints(callbacks, directory)
-        settings = self._describe(training, batch_size, shuffle)
+        settings = self._describe(training, batch_size, shuffle, epochs)
         saved = self._interrupted(given, settings) if resume else None
         if saved is None:
             self._rates.begin(self.steps, None if training.steps is None else epochs * self._updates(training.steps))
@@ -432,12 +432,13 @@ class Trainer:
 
     # Descriptions -----------------------------------------------------------------------------------------------------
 
-    def _describe(self, training: Source, batch_size: int, shuffle: Any) -> Settings:
+    def _describe(self, training: Source, batch_size: int, shuffle: Any, epochs: int) -> Settings:
         """What has to be the same for a fit to be continued."""
         return {
             "the model": persistence.digest(self._model.evaluation_model),
             "the optimizer": persistence.digest(self._model.optimizer.plan.to_json().encode()),
             "schedule": self._rates.describe(),
+            "epochs": epochs if self._rates.needs_total else None,  # else it may go on for longer
             "seed": self._seed,
             "accumulate": self._accumulate,
             "batch_size": int(batch_size) if training.rows is not None else None,
