@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
@@ -63,40 +64,87 @@ def _step(
     seed: int,
 ) -> onnx.ModelProto:
     users = [value.name or "" for value in forward.graph.inputs]
-    builder = Builder(forward.graph, forward.opset_imports[""])
-    targets = attach_loss(builder, loss, loss_inputs)
-    drop_map_outputs(forward.graph)
-    check_labels(builder)
-    infer_shapes(forward)
-    check_loss(forward.graph, given=loss is not None)
-    to_scalar(builder)
+    targets = _put_loss(forward, loss, loss_inputs)
     names = _trained(forward, trainable, own)
-    target_names = [value.name or "" for value in targets.values()]
     model = expand_missing_rules(forward, names, [forward.graph.outputs[0].name or ""])
-    graph = model.graph
-    op = Builder(graph, model.opset_imports[""])
-    rate = _add_scalar(graph, LEARNING_RATE, ir.DataType.FLOAT)
-    number = _add_scalar(graph, STEP, ir.DataType.INT64)
+    op = Builder(model.graph, model.opset_imports[""])
+    rate = _add_scalar(model.graph, LEARNING_RATE, ir.DataType.FLOAT)
+    number = _add_scalar(model.graph, STEP, ir.DataType.INT64)
     random = draw_explicitly(op, number)
-    outputs = {value.name or "": Role.OUTPUT if index else Role.LOSS for index, value in enumerate(graph.outputs)}
-    loss_output = graph.outputs[0]
-    assert loss_output.dtype is not None
+    outputs = [value.name or "" for value in model.graph.outputs]
     statistics = update_running_statistics(op)
     choose_forms(model, op, names)
-    nodes = set(graph)
+    nodes = set(model.graph)
+    state = _update(op, optimizer, _gradients(op, names), number, rate)
+    optimizer.check_groups(names)
+    signature = Signature(
+        "step",
+        inputs={
+            **dict.fromkeys(users, Role.INPUT),
+            **dict.fromkeys(targets, Role.TARGET),
+            LEARNING_RATE: Role.LEARNING_RATE,
+            STEP: Role.STEP,
+            **random,
+            **state.roles,
+            **dict.fromkeys(statistics.values(), Role.BUFFER),
+        },
+        outputs={
+            **{name: Role.OUTPUT if index else Role.LOSS for index, name in enumerate(outputs)},
+            **{f"{name}{UPDATED}": role for name, role in state.roles.items()},
+            **dict.fromkeys(statistics, Role.BUFFER),
+        },
+        links={**state.links, **statistics},
+        slots={name: slot.initial for name, slot in optimizer.slots.items()},
+        initial={**dict.fromkeys(random, seed), **state.initial},
+    )
+    model.metadata_props[METADATA_KEY] = signature.to_json()
+    lower(op, nodes)
+    write_in_order_of_use(model)
+    return finish(model)
 
-    one = op.constant(np.ones(static_shape(loss_output) or ()), loss_output.dtype)
+
+def _put_loss(forward: ir.Model, loss: str | Loss | None, loss_inputs: Sequence[str] | None) -> list[str]:
+    """Make a scalar loss the first output of a model, in place; the names of the targets that it takes."""
+    op = Builder(forward.graph, forward.opset_imports[""])
+    targets = attach_loss(op, loss, loss_inputs)
+    drop_map_outputs(forward.graph)
+    check_labels(op)
+    infer_shapes(forward)
+    check_loss(forward.graph, given=loss is not None)
+    to_scalar(op)
+    return [value.name or "" for value in targets.values()]
+
+
+def _gradients(op: Builder, names: Sequence[str]) -> dict[ir.Value, ir.Value]:
+    """The parameters of these names, and the gradients of the loss with respect to them."""
+    loss = op.graph.outputs[0]
+    assert loss.dtype is not None
+    one = op.constant(np.ones(static_shape(loss) or ()), loss.dtype)
     with faster_rules():
-        gradients = gradients_of(op, {loss_output: one}, names)
-    scale = None
+        return gradients_of(op, {loss: one}, names)
+
+
+@dataclass
+class _State:
+    """What a step replaces: the roles of its parameters and slots, what each output renews, and first values."""
+
+    roles: dict[str, Role] = field(default_factory=dict)
+    links: dict[str, str] = field(default_factory=dict)
+    initial: dict[str, float] = field(default_factory=dict)
+
+
+def _update(
+    op: Builder, optimizer: Optimizer, gradients: Mapping[ir.Value, ir.Value], number: ir.Value, rate: ir.Value
+) -> _State:
+    """Turn parameters and the optimizer's slots into inputs, and publish what becomes of them."""
+    scale, made = None, _State()
     with op:
         t, lr = checked_step(op, number), checked_rate(op, rate)
         if optimizer.global_norm is not None:
             scale = optimizer.global_norm.coefficient(op, list(gradients.values()))
-    inputs, links, initial = {}, {}, {}
     for parameter, gradient in gradients.items():
         to_input(parameter)
-        slots = {name: _add_slot(graph, parameter, name) for name in optimizer.slots}
+        slots = {name: _add_slot(op.graph, parameter, name) for name in optimizer.slots}
         group = optimizer.group_of(parameter.name or "")
         updated, state = optimizer.apply(
             op, parameter, gradient, slots, t, lr,
@@ -104,36 +152,12 @@ def _step(
         )  # fmt: skip
         for value, new in ((parameter, updated), *((slots[slot], state[slot]) for slot in slots)):
             name = value.name or ""
-            inputs[name] = Role.PARAMETER if value is parameter else Role.SLOT
-            links[f"{name}{UPDATED}"] = name
-            publish(new, f"{name}{UPDATED}", graph)
-        links.update({value.name or "": parameter.name or "" for value in slots.values()})
-        initial.update({value.name or "": optimizer.slots[slot].initial for slot, value in slots.items()})
-    optimizer.check_groups(names)
-    signature = Signature(
-        "step",
-        inputs={
-            **dict.fromkeys(users, Role.INPUT),
-            **dict.fromkeys(target_names, Role.TARGET),
-            LEARNING_RATE: Role.LEARNING_RATE,
-            STEP: Role.STEP,
-            **random,
-            **inputs,
-            **dict.fromkeys(statistics.values(), Role.BUFFER),
-        },
-        outputs={
-            **outputs,
-            **{f"{name}{UPDATED}": role for name, role in inputs.items()},
-            **dict.fromkeys(statistics, Role.BUFFER),
-        },
-        links={**links, **statistics},
-        slots={name: slot.initial for name, slot in optimizer.slots.items()},
-        initial={**dict.fromkeys(random, seed), **initial},
-    )
-    model.metadata_props[METADATA_KEY] = signature.to_json()
-    lower(op, nodes)
-    write_in_order_of_use(model)
-    return finish(model)
+            made.roles[name] = Role.PARAMETER if value is parameter else Role.SLOT
+            made.links[f"{name}{UPDATED}"] = name
+            publish(new, f"{name}{UPDATED}", op.graph)
+        made.links.update({value.name or "": parameter.name or "" for value in slots.values()})
+        made.initial.update({value.name or "": optimizer.slots[slot].initial for slot, value in slots.items()})
+    return made
 
 
 def _trained(forward: ir.Model, trainable: Sequence[str] | None, own: Collection[str]) -> list[str]:
