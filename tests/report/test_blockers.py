@@ -15,7 +15,7 @@ from onward.errors import InvalidModelError, OnwardError, UnknownNameError
 from onward.graph.opsets import accepted_by_runtime
 from onward.report.content import Blocker
 from onward.report.operators import REASONS
-from onward.testing import temporary_rules
+from onward.testing import run_on_runtime, temporary_rules
 from tests.report.models import VECTOR, WEIGHT, layer, model
 
 ACME = ', "acme" : 1'
@@ -260,6 +260,31 @@ def test_nothing_to_train() -> None:
     assert blocker.remedy == "Name graph inputs or initializers in `wrt`."
     assert onward.check(forward, wrt=["x"]).ok
     assert agrees(forward)
+
+
+BFLOAT16 = """<ir_version: 10, opset_import: ["" : 22]>
+g (bfloat16[N, 4] x) => (float[N, 3] y) { BODY }"""
+
+
+def _in_bfloat16(body: str) -> onnx.ModelProto:
+    found = onnx.parser.parse_model(BFLOAT16.replace("BODY", body))
+    ones = np.ones((4, 3), onnx.helper.tensor_dtype_to_np_dtype(onnx.TensorProto.BFLOAT16))
+    found.graph.initializer.append(onnx.numpy_helper.from_array(ones, "w"))
+    return found
+
+
+def test_types_without_kernels() -> None:
+    """What onward can differentiate and onnxruntime cannot run: bfloat16, but for what moves or converts it."""
+    made = _in_bfloat16("z = MatMul (x, w)  y = Cast <to = 1> (z)")
+    report = onward.check(made)
+    (blocker,) = report.blockers
+    assert not report.ok
+    assert (blocker.kind, "MatMul" in blocker.reason, report.flops is not None) == ("type", True, True)
+    assert "bfloat16" in str(report)
+    with pytest.raises(Exception, match="NOT_IMPLEMENTED"):
+        run_on_runtime(made, {"x": np.ones((2, 4), np.float32)})
+    converted = _in_bfloat16("f = Cast <to = 1> (w)  e = Cast <to = 1> (x)  y = MatMul (e, f)")
+    assert onward.check(converted, wrt=["w"]).ok
 
 
 def test_an_opset_that_is_too_new() -> None:

@@ -26,7 +26,8 @@ How = Literal[
 
 # model: cannot be read as it is (external data, invalid). opset: the runtime does not accept it.
 # operator: no rule, or refused. rule: a rule says that it cannot. output, parameters: nothing to differentiate.
-Kind = Literal["model", "opset", "operator", "rule", "output", "parameters"]
+# type: it has a gradient, but nothing to run it.
+Kind = Literal["model", "opset", "operator", "rule", "output", "parameters", "type"]
 
 Dim = int | str | None
 
@@ -75,7 +76,7 @@ class Operator:
 
 @dataclass(frozen=True)
 class Blocker:
-    """Why there is no gradient, where, and what to do about it."""
+    """Why there is no gradient, or none that runs, where, and what to do about it."""
 
     kind: Kind
     reason: str

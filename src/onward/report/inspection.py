@@ -24,6 +24,7 @@ from onward.optim import Optimizer
 from onward.optim import get as get_optimizer
 from onward.report.content import Blocker, Flops, Input, Parameter, Report, Versions
 from onward.report.cost import flops_of, growing, sizes_of, state_of, with_sizes
+from onward.report.kernels import missing_kernels
 from onward.report.modes import modes_of
 from onward.report.operators import operators_of, refusals, rule_failures
 from onward.report.parameters import dtype_name, parameters_of
@@ -66,6 +67,7 @@ def check(
     rehearsal = inspection.rehearse(names, [end.name or "" for end in ends]) if ends and names else None
     sizes, assumed = sizes_of(prepared, dims or {})
     flops, sized = inspection.estimate(rehearsal, names, ends, recipe, parameters, sizes, assumed)
+    blockers.extend(missing_kernels(prepared if rehearsal is None else rehearsal.model))
     blocking = {blocker.operator for blocker in blockers}
     return Report(
         name=_name_of(model, loaded),
