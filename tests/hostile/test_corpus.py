@@ -346,6 +346,17 @@ def test_a_plan_of_kernels_that_are_no_models(tmp_path: Path, documents: dict[st
         optimizer.step()
 
 
+def test_a_training_model_without_results(tmp_path: Path, documents: dict[str, str]) -> None:
+    content = json.loads(documents[signature.METADATA_KEY])
+    kept = {name: role for name, role in content["outputs"].items() if role not in ("loss", "output")}
+    model = onnx.load(models.trained() / "training_model.onnx")
+    helper.set_model_props(model, {signature.METADATA_KEY: json.dumps({**content, "outputs": kept})})
+    (tmp_path / "training_model.onnx").write_bytes(model.SerializeToString())
+    state = CheckpointState.load_checkpoint(models.trained() / "checkpoint")
+    with pytest.raises(OnwardError, match="none of its outputs is said to be a loss or a result"):
+        Module(tmp_path / "training_model.onnx", state)
+
+
 # Models --------------------------------------------------------------------------------------------------------------
 
 
@@ -389,6 +400,23 @@ def without_body() -> onnx.ModelProto:
     return model
 
 
+def with_function(opset: int) -> onnx.ModelProto:
+    """The opset of the function, to be moved to that of the model, is an ordinary one."""
+    model = with_opset(opset)
+    node = helper.make_node("Relu", ["x"], ["y"])
+    model.functions.append(helper.make_function("local", "layer", ["x"], ["y"], [node], [helper.make_opsetid("", 17)]))
+    model.opset_import.add(domain="local", version=1)
+    model.graph.node[1].CopyFrom(helper.make_node("layer", ["hidden"], ["active"], domain="local"))
+    return model
+
+
+def with_reference() -> onnx.ModelProto:
+    model = with_node("If", ["hidden"])
+    for name in ("then_branch", "else_branch"):
+        model.graph.node[1].attribute.add(name=name, type=onnx.AttributeProto.GRAPH, ref_attr_name="nowhere")
+    return model
+
+
 MODELS = {
     "a layer wider than its weights": recurrent(2**31),
     "a loop without a body": without_body(),
@@ -408,6 +436,8 @@ MODELS = {
     "a circle": with_node("Relu", ["output"]),
     "a value from nowhere": with_node("Relu", ["nowhere"]),
     "a huge opset": with_opset(2**62),
+    "a huge opset of a model with functions": with_function(2**31 - 1),
+    "a branch that is an attribute of nothing": with_reference(),
     "a huge opset of another domain": with_opset(2**62, "acme"),
     "a negative opset": with_opset(-1),
 }

@@ -8,6 +8,8 @@ from typing import TypeVar
 import numpy as np
 import onnx_ir as ir
 
+from onward.errors import InvalidModelError
+
 T = TypeVar("T")
 
 
@@ -51,16 +53,24 @@ def integers(node: ir.Node, index: int, name: str) -> tuple[int, ...] | ir.Value
 def describe(node: ir.Node) -> str:
     """How errors name a node."""
     domain = f"{node.domain}." if node.domain else ""
-    return f"{domain}{node.op_type} node {node.name or node.outputs[0].name!r}"
+    name = node.name or next((output.name for output in node.outputs), None)
+    return f"{domain}{node.op_type} node {name!r}"
 
 
 def subgraphs(node: ir.Node) -> list[ir.Graph]:
     """The graphs in the attributes of a node."""
     found: list[ir.Graph] = []
     for attr in node.attributes.values():
+        if attr.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+            continue
+        if attr.is_ref():
+            raise InvalidModelError(
+                f"{describe(node)} takes {attr.name!r} from an attribute of the function that it is in; onward reads "
+                "graphs only where they are. Export the model without functions."
+            )
         if attr.type == ir.AttributeType.GRAPH:
             found.append(attr.as_graph())
-        elif attr.type == ir.AttributeType.GRAPHS:
+        else:
             found.extend(attr.as_graphs())
     return found
 

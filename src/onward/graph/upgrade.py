@@ -40,7 +40,7 @@ def upgrade(model: ir.Model, version: int) -> ir.Model:
         )
     copy = model.clone()
     # One opset after the other, so that what an adapter emits is itself adapted by the steps that follow.
-    for step in range(current + 1, version + 1):
+    for step in _steps(current, version):
         _step(copy.graph, step)
     copy.opset_imports[""] = version
     for function in copy.functions.values():
@@ -80,7 +80,7 @@ def align_functions(model: ir.Model) -> None:
 def _upgrade_function(function: ir.Function, version: int) -> None:
     """onnxruntime reads the body of a function in the opset of the model that calls it."""
     graph = function.graph
-    for step in range(function.opset_imports.get("", OLDEST) + 1, version + 1):
+    for step in _steps(function.opset_imports.get("", OLDEST), version):
         _step(graph, step)
     function.opset_imports[""] = version
     # A function has no initializers.
@@ -92,6 +92,11 @@ def _upgrade_function(function: ir.Function, version: int) -> None:
         node.outputs[0].name = constant.name
         graph.insert_before(graph[0], node)
     graph.sort()
+
+
+def _steps(current: int, version: int) -> list[int]:
+    """The opsets above `current`, up to `version`, in which something changes; a damaged file may ask for any."""
+    return sorted({since for _, since in ADAPTERS if current < since <= version})
 
 
 def _step(graph: ir.Graph, version: int, only: str | None = None) -> None:

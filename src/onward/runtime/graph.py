@@ -82,6 +82,8 @@ class Graph:
         self.signature = Signature.from_json(metadata[METADATA_KEY])
         self.user_inputs = self.signature.input_names(Role.INPUT, Role.TARGET)
         self.user_outputs = self.signature.output_names(Role.LOSS, Role.OUTPUT)
+        if not self.user_outputs:
+            raise OnwardError(f"{str(self.path)!r} is damaged: none of its outputs is said to be a loss or a result")
         self._targets = set(self.signature.input_names(Role.TARGET))
         trained = set(self._state.trainable_names)
         gradients = self.signature.output_names(Role.GRADIENT)
