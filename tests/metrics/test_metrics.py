@@ -56,6 +56,8 @@ def test_one_column_of_a_classifier() -> None:
     x, y = np.array([[0.2], [0.7], [0.4]]), np.array([0, 1, 1])
     assert evaluate(metrics.get("accuracy", output="probabilities"), x, y) == pytest.approx(2 / 3)
     assert evaluate(metrics.get("accuracy", output="logits"), x, y) == pytest.approx(2 / 3)
+    assert evaluate(metrics.get("recall", output="values"), x, y) == 0.5
+    assert evaluate(metrics.get("recall", output="logits"), x, y) == 1
 
 
 def test_labels_as_probabilities_and_as_floats() -> None:

@@ -102,6 +102,7 @@ FORMS = {
     "small integers": lambda: (X, Y.astype(np.uint8)),
     "labels as a column": lambda: (X, Y[:, None]),
     "labels as floats": lambda: (X, Y.astype(np.float32)),
+    "masked, but nowhere": lambda: (np.ma.masked_array(X), Y),
     "another order in memory": lambda: (np.asfortranarray(X), Y),
     "another order of bytes": lambda: (X.astype(">f4"), Y.astype(">i8")),
     "sparse": lambda: (sparse(), Y),
@@ -291,6 +292,23 @@ def test_what_shuffles_itself_is_told_the_epoch() -> None:
     assert not np.array_equal(first, second)
 
 
+@pytest.mark.slow
+def test_workers_of_a_loader_end() -> None:
+    """Also if only some batches are taken, in the thread that prepares them."""
+    import multiprocessing
+
+    from onward.trainer.prefetch import Prefetch
+
+    data = torch().utils.data
+    made = source(data.DataLoader(data.TensorDataset(torch().from_numpy(X)), num_workers=2), inputs=INPUTS[:1])
+    assert len(list(Prefetch(made.epoch(0)))) == 10
+    with Prefetch(made.epoch(1)) as items:
+        next(items)
+    for process in multiprocessing.active_children():
+        process.join(10)
+    assert not multiprocessing.active_children()
+
+
 # Copies ---------------------------------------------------------------------------------------------------------------
 
 
@@ -469,6 +487,7 @@ FIXED = [Field("x", np.float32, (4, 3)), Field("labels", np.int64, (4,), Role.TA
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: batches(np.ma.masked_less(X, 0), Y), "is masked in places; fill them"),
         (lambda: batches(X, Y[:9]), "same number of rows, but 'x' has 10, 'labels' has 9"),
         (
             lambda: batches(X),

@@ -449,3 +449,21 @@ def test_progress(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFi
     assert "epoch 4/4: 100%" in shown
     for part in ("loss=", "accuracy=", "val_loss=", "rate=", "samples/s="):
         assert part in shown
+
+
+def test_metrics_know_what_the_model_returns() -> None:
+    """Of a loss that onward does not know, the last operator says it: above 0.5 for a Sigmoid, above 0 without."""
+    x = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
+    plain, target = regressor(), (x[:, :1] > 0).astype(np.float32)
+
+    def squares(op, prediction, target):
+        return op.ReduceMean((prediction - target) * (prediction - target), keepdims=0)
+
+    ended = onnx.ModelProto.FromString(plain.SerializeToString())
+    ended.graph.node.append(onnx.helper.make_node("Sigmoid", ["y"], ["p"]))
+    ended.graph.output[0].name = "p"
+    for model, limit in ((plain, 0.0), (ended, 0.5)):
+        trainer = onward.Trainer(model, squares, metrics=["accuracy"])
+        predicted = trainer.predict(x) > limit
+        assert 0 < predicted.mean() < 1
+        assert trainer.evaluate(x, target)["accuracy"] == np.mean(predicted == target)

@@ -18,6 +18,7 @@ _TAKEN = {
     **dict.fromkeys(("nll", "kl_div", "ctc", "NegativeLogLikelihoodLoss"), _LOG_PROBABILITIES),
 }
 _BINARY = ("bce_with_logits", "binary_focal")
+_ACTIVATIONS = ("LogSoftmax", "Sigmoid", "Softmax")
 # What does not change numbers, or only their places.
 _TRANSPARENT = frozenset("Cast Flatten Identity Reshape Squeeze Transpose Unsqueeze".split())
 
@@ -55,9 +56,21 @@ def advice_on(loss: str, prediction: ir.Value) -> str | None:
     )
 
 
+def activation_of(value: ir.Value) -> str | None:
+    """The operator that makes probabilities, or logarithms of them, of what comes out as `value`."""
+    node = _origin(value)
+    return None if node is None or node.op_type not in _ACTIVATIONS else node.op_type
+
+
 def _activation(value: ir.Value) -> ir.Node | None:
     """The Softmax or Sigmoid that a value comes out of, up to its shape and type."""
-    node = value.meta.get(_ORIGIN, value).producer()
+    node = _origin(value.meta.get(_ORIGIN, value))
+    return node if node is not None and node.op_type in ("Softmax", "Sigmoid") else None
+
+
+def _origin(value: ir.Value) -> ir.Node | None:
+    """The node of the standard that computes a value, up to its shape and type."""
+    node = value.producer()
     while node is not None and node.domain == "" and node.op_type in _TRANSPARENT and node.inputs[0] is not None:
         node = node.inputs[0].producer()
-    return node if node is not None and node.domain == "" and node.op_type in ("Softmax", "Sigmoid") else None
+    return node if node is not None and node.domain == "" else None

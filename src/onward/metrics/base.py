@@ -32,7 +32,7 @@ class Output(str, Enum):
     @property
     def threshold(self) -> float:
         """Above which a score of yes and no is a yes."""
-        return 0.5 if self in (Output.PROBABILITIES, Output.BINARY_PROBABILITIES) else 0.0
+        return 0.5 if self in (Output.PROBABILITIES, Output.BINARY_PROBABILITIES, Output.VALUES) else 0.0
 
 
 _OF_LOSS = {

@@ -116,8 +116,10 @@ def scalar(value: Any, field: Field, rows: int) -> Column:
 
 def as_array(value: Any, what: str) -> np.ndarray:
     """Anything like an array as one of numpy, without a copy where that is possible."""
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise OnwardError(f"{what} is masked in places; fill them (.filled(...)), or leave these rows out")
     if isinstance(value, np.ndarray):
-        return value
+        return np.asarray(value) if isinstance(value, (np.ma.MaskedArray, np.matrix)) else value
     if is_sparse(value):
         return np.asarray(value.toarray())
     if hasattr(value, "detach"):

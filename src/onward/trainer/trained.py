@@ -43,6 +43,7 @@ class TrainedModel:
         models = assembly.models
         self.inputs, self.outputs = assembly.inputs, assembly.outputs
         self.predictions, self.targets = assembly.predictions, assembly.targets
+        self.activation = assembly.activation
         self.fields = _fields(models.training, assembly)
         self._held = assembly.held
         self._borders = {name: value.SerializeToString() for name, value in assembly.borders.items()}

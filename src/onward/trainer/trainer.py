@@ -122,7 +122,9 @@ class Trainer:
             raise OnwardError("metrics compare a prediction with a target, which a model that is its own loss has not")
         options = options_of(self._loss) if self._loss is not None else {}
         name = None if self._loss is None else loss_name(self._loss)
-        return metrics.get_all(given, output=metrics.output_of(name), ignore_index=options.get("ignore_index"))
+        return metrics.get_all(
+            given, output=metrics.output_of(name, self._model.activation), ignore_index=options.get("ignore_index")
+        )
 
     # Training ---------------------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from onward.graph.prepare import ModelLike, load, prepare
 from onward.graph.skeleton import skeleton
 from onward.graph.upgrade import in_lowest_opset
 from onward.losses import Loss
+from onward.losses.activation import activation_of
 from onward.optim import Optimizer
 from onward.plan import UpdatePlan
 from onward.training.loss import attach_loss
@@ -44,6 +45,7 @@ class Assembly:
         outputs: those of the model, in its order.
         borders: inputs and outputs as the model describes them, by name.
         predictions: what the loss takes; nothing where the first output is the loss.
+        activation: the operator that makes probabilities of the first of them, if there is one.
         held: the parameters that could be trained, and are not, with their types and shapes.
         folder: where external data of the graphs is.
     """
@@ -56,6 +58,7 @@ class Assembly:
     outputs: list[str]
     borders: dict[str, onnx.ValueInfoProto]
     predictions: list[str]
+    activation: str | None
     held: dict[str, tuple[ir.DataType, tuple[int, ...]]]
     folder: Path
 
@@ -132,6 +135,7 @@ def assemble(
         outputs=outputs,
         borders={value.name: value for value in borders if value.name in (*inputs, *outputs)},
         predictions=predictions,
+        activation=next((activation_of(x) for x in all_values(combined.graph) if x.name in predictions[:1]), None),
         held=held,
         folder=folder,
     )
