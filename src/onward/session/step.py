@@ -78,7 +78,7 @@ def _loss(graph: ir.Graph, name: str) -> ir.Value:
     loss = outputs[name]
     if not is_floating(loss):
         raise NotDifferentiableError(f"the loss {name!r} is not floating point but {loss.type}")
-    if static_size(loss) not in (None, 1):
+    if loss.shape is not None and static_size(loss) != 1:
         raise OnwardError(f"the loss {name!r} has shape {loss.shape}; a loss has one element: reduce it")
     return loss
 

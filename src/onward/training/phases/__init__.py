@@ -34,7 +34,7 @@ from onward.signature import METADATA_KEY, Role, Signature
 from onward.training.forms import choose_forms
 from onward.training.labels import check_labels
 from onward.training.lowering import faster_rules, lower
-from onward.training.modes import update_running_statistics
+from onward.training.modes import running_statistics, update_running_statistics
 from onward.training.objective import differentiable_values
 from onward.training.order import write_in_order_of_use
 from onward.training.phases.keeping import values_to_keep
@@ -182,8 +182,10 @@ def _checked_outputs(graph: ir.Graph, names: Sequence[str] | None) -> list[str]:
 def _phases(prepared: ir.Model, wanted: list[str], parameters: list[str], ends: list[str]) -> Phases:
     weights = {name: _tensor(prepared.graph.initializers[name]) for name in parameters}
     users = [value.name or "" for value in prepared.graph.inputs]
-    for name in parameters:  # at once: what they are, only the caller knows
-        to_input(prepared.graph.initializers[name])
+    changing = running_statistics(prepared.graph, prepared.opset_imports[""])
+    for value in [prepared.graph.initializers[name] for name in parameters]:
+        if value not in changing:  # those become inputs where they get new values
+            to_input(value)  # at once: what it is, only the caller knows
     check_labels(Builder(prepared.graph, prepared.opset_imports[""]))
     model = expand_missing_rules(prepared, wanted, ends)
     graph = model.graph
