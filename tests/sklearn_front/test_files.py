@@ -226,6 +226,12 @@ def test_a_batch_axis_of_fixed_size_in_prediction() -> None:
     tuned = OnnxRegressor(model, **{**SETTINGS, "batch_size": 50}).fit(ROWS, NUMBER)
     free = OnnxRegressor(linear({"X": 4}, 1), **{**SETTINGS, "batch_size": 50}).fit(ROWS, NUMBER)
     np.testing.assert_allclose(tuned.predict(ROWS[:73]), free.predict(ROWS[:73]), rtol=1e-6)
+    stopped = {**SETTINGS, "batch_size": 50, "early_stopping": True, "validation_fraction": 0.25}
+    assert len(OnnxRegressor(model, **stopped).fit(ROWS, NUMBER).validation_scores_) > 0
+    with pytest.raises(ValueError, match=r"takes batches of exactly 50 rows, but 200 rows .* in batches of 40"):
+        OnnxRegressor(model, **{**SETTINGS, "batch_size": 40}).fit(ROWS, NUMBER)
+    with pytest.raises(ValueError, match="a number of rows that 50 divides"):
+        OnnxRegressor(model, **{**SETTINGS, "batch_size": 50}).fit(ROWS[:120], NUMBER[:120])
 
 
 # What does not fit --------------------------------------------------------------------------------------------------
@@ -302,5 +308,20 @@ def test_names_of_outputs() -> None:
 
 def test_a_loss_that_is_not_finite() -> None:
     settings = {**SETTINGS, "learning_rate_init": 1e30, "solver": "sgd"}
-    with pytest.raises(OnwardError, match=r"the loss is (inf|nan)"):
+    with pytest.raises(OnwardError, match=r"step \d+ \(epoch \d.*the loss is (inf|nan)"):
         OnnxRegressor(linear({"X": 4}, 1), **settings).fit(ROWS, NUMBER)
+    begun, other = (OnnxRegressor(linear({"X": 4}, 1), **SETTINGS).partial_fit(ROWS, NUMBER) for _ in range(2))
+    with pytest.raises(ValueError, match="the loss is inf"):
+        begun.partial_fit(np.float32(1e30) * ROWS, NUMBER)
+    np.testing.assert_array_equal(begun.predict(ROWS), other.predict(ROWS))
+    begun.partial_fit(ROWS, NUMBER)
+    np.testing.assert_array_equal(begun.predict(ROWS), other.partial_fit(ROWS, NUMBER).predict(ROWS))
+
+
+def test_models_are_not_shown_in_full() -> None:
+    model = linear({"X": 4}, 1)
+    assert (
+        repr(OnnxRegressor(model, alpha=0.5))
+        == f"OnnxRegressor(alpha=0.5, model=<ModelProto, {model.ByteSize()} bytes>)"
+    )
+    assert "bytes>" in repr(OnnxClassifier(model.SerializeToString()))

@@ -207,10 +207,10 @@ class OnnxClassifier(ClassifierMixin, OnnxEstimator):
         """Scores, what they become, and labels."""
         return list(dict.fromkeys(filter(None, (self._head.scores, self._head.end, self._head.label))))
 
-    def _check_values(self, values: list[np.ndarray]) -> None:
+    def _check_values(self, values: dict[str, np.ndarray]) -> None:
         """Probabilities and labels of the file must follow from its scores: what is trained is what it will say."""
-        found, head = dict(zip(self._checked_values(), values, strict=True)), self._head
-        scores, end = self._rows(found[head.scores]), self._rows(found[head.end])
+        head = self._head
+        scores, end = self._rows(values[head.scores]), self._rows(values[head.end])
         if are_probabilities(end, exclusive=not self._multilabel):
             made = np.exp(log_probabilities(scores, head.link, multilabel=self._multilabel))
             made = made[:, -end.shape[1] :]  # a single one is that of the second class
@@ -218,7 +218,7 @@ class OnnxClassifier(ClassifierMixin, OnnxEstimator):
                 self._head, scores = as_probabilities(self._alive.network.prepared, head), end
         if head.label is None or head.labels is None or self._multilabel:
             return
-        labels, expected = found[head.label].reshape(-1), np.asarray(head.labels)[self._chosen(scores)]
+        labels, expected = values[head.label].reshape(-1), np.asarray(head.labels)[self._chosen(scores)]
         clear = clearness(scores, self._head.link) > 1e-4
         if not np.array_equal(labels[clear], expected[clear]):
             raise EstimatorError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
@@ -16,13 +17,14 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
+from onward.errors import NonFiniteError
 from onward.losses.base import Loss
 from onward.sklearn.error import EstimatorError
 from onward.sklearn.fitted import Fitted
 from onward.sklearn.head import Head
 from onward.sklearn.learner import Learner, Settings, assembly, network
-from onward.sklearn.network import Network, dense, load
-from onward.sklearn.perceptron import Layer, initial_layers
+from onward.sklearn.network import Network, Predictor, load
+from onward.sklearn.perceptron import Layer, hidden_sizes, initial_layers
 from onward.sklearn.progress import Progress, Record
 from onward.sklearn.rows import Rows
 from onward.sklearn.solver import solver
@@ -174,7 +176,7 @@ class OnnxEstimator(Fitted, ABC):
         """The values of a model that are looked at before it is trained."""
         return [self._head.scores]
 
-    def _check_values(self, values: list[np.ndarray]) -> None:
+    def _check_values(self, values: dict[str, np.ndarray]) -> None:
         """See that they are what they seem."""
 
     def _train(
@@ -192,34 +194,48 @@ class OnnxEstimator(Fitted, ABC):
         chosen: Any = slice(None)
         if self.early_stopping:
             chosen, held = self._held_back(X.shape[0], task, random)
-            feeds, expected = self._alive.network.feeds(dense(X[held])), y[held]
-            weights = None if weight is None else weight[held]
-
-            def score() -> float:
-                return self._measure(learner.scores(feeds), expected, weights)
-
-        rows, targets = X[chosen], {learner.target: task.target[chosen]}
+            score = self._score_of(learner, X[held], y[held], None if weight is None else weight[held])
+        targets = {learner.target: task.target[chosen]}
         if weight is not None and learner.weight is not None:
             targets[learner.weight] = weight[chosen].astype(self._head.dtype, copy=False)
-        size = self._batch_size(rows.shape[0])
-        source = Rows(self._alive.network, rows, targets, batch_size=size, random=random if self.shuffle else None)
+        rows = X[chosen]
+        size, shuffled = self._batch_size(rows.shape[0]), random if self.shuffle else None
+        source = Rows(self._alive.network, rows, targets, batch_size=size, random=shuffled)
         progress = Progress(self._record, self.get_params(deep=False), rows.shape[0], score)
-        loop = Loop(learner, source, epochs=1 if incremental else self.max_iter, callbacks=[progress])
-        try:
-            loop.run()
-        except KeyboardInterrupt:
-            warnings.warn("Training interrupted by user.", stacklevel=4)
-        else:
-            if not progress.converged and not incremental:
-                warnings.warn(
-                    f"Stochastic Optimizer: Maximum iterations ({self.max_iter}) reached and the optimization hasn't "
-                    "converged yet.",
-                    ConvergenceWarning,
-                    stacklevel=4,
-                )
+        epochs = 1 if incremental else self.max_iter
+        self._run(Loop(learner, source, epochs=epochs, callbacks=[progress], prefetch=source.ahead))
+        if progress.epochs == self.max_iter and not progress.converged and not incremental:
+            warnings.warn(
+                f"Stochastic Optimizer: Maximum iterations ({self.max_iter}) reached and the optimization hasn't "
+                "converged yet.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
         if self.early_stopping and self._record.best_weights is not None:
             learner.restore(self._record.best_weights)
         self._finish(learner, progress)
+
+    def _score_of(
+        self,
+        learner: Learner,
+        X: Any,  # noqa: N803
+        y: np.ndarray,
+        weight: np.ndarray | None,
+    ) -> Callable[[], float]:
+        """How good the model is on rows that are held back, at any time."""
+        predictor = Predictor(self._alive.network, learner.predict)
+        return lambda: self._measure(predictor(X)[self._head.scores], y, weight)
+
+    def _run(self, loop: Loop) -> None:
+        try:
+            loop.run()
+        except KeyboardInterrupt:
+            warnings.warn("Training interrupted by user.", stacklevel=5)
+        except BaseException as error:
+            self._alive.learner = None  # what is kept is what was before
+            if isinstance(error, NonFiniteError):
+                raise EstimatorError(str(error)) from error
+            raise
 
     def _finish(self, learner: Learner, progress: Progress) -> None:
         record = self._record
@@ -284,11 +300,3 @@ class OnnxEstimator(Fitted, ABC):
 
 def _names(given: Any) -> tuple[str, ...] | None:
     return None if given is None else (given,) if isinstance(given, str) else tuple(given)
-
-
-def hidden_sizes(given: Any) -> list[int]:
-    """The sizes of hidden layers; one number is one layer."""
-    listed = [int(size) for size in given] if hasattr(given, "__iter__") else [int(given)]
-    if any(size <= 0 for size in listed):
-        raise EstimatorError(f"hidden_layer_sizes must be > 0, got {listed}.")
-    return listed

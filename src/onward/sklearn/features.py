@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from onward.sklearn import perceptron
 from onward.sklearn.error import EstimatorError
-from onward.sklearn.estimator import OnnxEstimator, hidden_sizes
+from onward.sklearn.estimator import OnnxEstimator
 from onward.sklearn.head import before_last_layer
 from onward.sklearn.learner import network
 from onward.sklearn.network import Network, Predictor, load
@@ -74,7 +74,7 @@ class OnnxFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     def _drawn(self, X: Any) -> bytes:  # noqa: N803
         random = check_random_state(self.random_state)
-        sizes = [X.shape[1], *hidden_sizes(self.hidden_layer_sizes)]
+        sizes = [X.shape[1], *perceptron.hidden_sizes(self.hidden_layer_sizes)]
         layers = perceptron.initial_layers(sizes, self.activation, random, np.dtype(self.dtype or X.dtype))
         return perceptron.features(layers, self.activation).SerializeToString()
 
@@ -87,7 +87,7 @@ class OnnxFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         if getattr(self, "_predictor", None) is None:
             self._predictor = network(self._model).predictor([self.output_], {})
         assert self._predictor is not None
-        (values,) = self._predictor(X)
+        values = self._predictor(X)[self.output_]
         return values.reshape(len(values), -1)
 
     def _validated(self, X: Any, model: Network | None, *, reset: bool) -> Any:  # noqa: N803

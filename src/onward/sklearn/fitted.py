@@ -63,7 +63,7 @@ class Fitted(Parameters):
         )
         if live.predictor is None:
             live.predictor = live.network.predictor([self._head.scores], self._weights)
-        (scores,) = live.predictor(X)
+        scores: np.ndarray = live.predictor(X)[self._head.scores]
         return scores
 
     def __sklearn_is_fitted__(self) -> bool:

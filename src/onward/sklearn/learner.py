@@ -105,9 +105,9 @@ class Learner:
             loss += self._report(scores, batch.feeds[self.target], weight)
         return loss, float(batch.rows)
 
-    def scores(self, feeds: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The scores of some rows, with the weights as they are."""
-        return self.model.predict(feeds)[self._scores]
+    def predict(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The scores of some rows, by their name, with the weights as they are."""
+        return self.model.predict(feeds)
 
     def snapshot(self) -> dict[str, np.ndarray]:
         return self.model.snapshot()

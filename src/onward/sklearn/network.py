@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,6 +104,11 @@ class Network:
         return np.result_type(*(entrance.dtype for entrance in self.entrances))
 
     @property
+    def fixed_rows(self) -> int | None:
+        """The number of rows that the model insists on."""
+        return next((entrance.rows for entrance in self.entrances if entrance.rows is not None), None)
+
+    @property
     def takes_images(self) -> bool:
         """Whether a row is more than a list of features."""
         return any(len(entrance.shape) > 2 for entrance in self.entrances)
@@ -138,7 +143,8 @@ class Network:
         switch_to_evaluation(part)
         proto = finish(part)
         _set_weights(proto, weights)
-        return Predictor(self, open_session(proto.SerializeToString()), list(outputs))
+        session, names = open_session(proto.SerializeToString()), list(outputs)
+        return Predictor(self, lambda feeds: dict(zip(names, session.run(names, feeds), strict=True)))
 
     def with_weights(self, weights: Mapping[str, np.ndarray]) -> onnx.ModelProto:
         """The model as it was given, with other weights.
@@ -167,30 +173,32 @@ class Network:
 
 
 class Predictor:
-    """Computes values of a model for rows of features, some rows at a time."""
+    """Computes values of a model for rows of features, some rows at a time.
 
-    def __init__(self, network: Network, session: Any, outputs: list[str]) -> None:
-        self._network, self._session, self._outputs = network, session, outputs
-        fixed = [entrance.rows for entrance in network.entrances if entrance.rows is not None]
-        self._fixed = fixed[0] if fixed else None
+    Args:
+        run: from what the inputs are fed to the values by name.
+    """
 
-    def __call__(self, X: Any) -> list[np.ndarray]:  # noqa: N803  scikit-learn's name
-        size = self._fixed or _ROWS_AT_ONCE
+    def __init__(self, network: Network, run: Callable[[dict[str, np.ndarray]], Mapping[str, np.ndarray]]) -> None:
+        self._network, self._run = network, run
+
+    def __call__(self, X: Any) -> dict[str, np.ndarray]:  # noqa: N803  scikit-learn's name
+        size = self._network.fixed_rows or _ROWS_AT_ONCE
         parts = [self._part(dense(X[first : first + size])) for first in range(0, X.shape[0], size)]
-        return [np.concatenate(values) if len(values) > 1 else values[0] for values in zip(*parts, strict=True)]
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
-    def _part(self, X: np.ndarray) -> list[np.ndarray]:  # noqa: N803
-        rows = len(X)
-        if self._fixed is not None and rows < self._fixed:
-            X = np.concatenate([X, np.repeat(X[-1:], self._fixed - rows, axis=0)])  # noqa: N806
-        results: list[np.ndarray] = self._session.run(self._outputs, self._network.feeds(X))
-        for name, result in zip(self._outputs, results, strict=True):
-            if result.ndim == 0 or len(result) != len(X):
+    def _part(self, X: np.ndarray) -> dict[str, np.ndarray]:  # noqa: N803
+        rows, fixed = len(X), self._network.fixed_rows
+        if fixed is not None and rows < fixed:
+            X = np.concatenate([X, np.repeat(X[-1:], fixed - rows, axis=0)])  # noqa: N806
+        values = self._run(self._network.feeds(X))
+        for name, value in values.items():
+            if value.ndim == 0 or len(value) != len(X):
                 raise EstimatorError(
-                    f"{name!r} of the model has shape {list(result.shape)} for {len(X)} rows, which is not one value, "
+                    f"{name!r} of the model has shape {list(value.shape)} for {len(X)} rows, which is not one value, "
                     "or list of values, for each. Name another one: output='...'"
                 )
-        return [result[:rows] for result in results]
+        return {name: value[:rows] for name, value in values.items()}
 
 
 def dense(X: Any) -> np.ndarray:  # noqa: N803

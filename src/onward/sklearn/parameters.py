@@ -110,3 +110,21 @@ class Parameters(BaseEstimator):
         self.trainable = trainable
         self.frozen = frozen
         self.dtype = dtype
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:  # noqa: N803  scikit-learn's name
+        if not isinstance(self.model, (bytes, onnx.ModelProto)):
+            return super().__repr__(N_CHAR_MAX)
+        # The text of a model may be millions of lines.
+        size = len(self.model) if isinstance(self.model, bytes) else self.model.ByteSize()
+        shown = _Shown(f"<{type(self.model).__name__}, {size:,} bytes>")
+        return type(self)(**{**self.get_params(deep=False), "model": shown}).__repr__(N_CHAR_MAX)
+
+
+class _Shown:
+    """What is shown in the place of something long."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text

@@ -10,6 +10,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from onward.sklearn.error import EstimatorError
+
 ACTIVATIONS = {"identity": None, "logistic": "Sigmoid", "tanh": "Tanh", "relu": "Relu"}
 
 _OPSET, _IR_VERSION = 18, 8  # old enough for every onnxruntime that the package runs on
@@ -20,6 +22,14 @@ class Layer(NamedTuple):
 
     weight: np.ndarray
     bias: np.ndarray
+
+
+def hidden_sizes(given: Any) -> list[int]:
+    """The sizes of hidden layers; one number is one layer."""
+    listed = [int(size) for size in given] if hasattr(given, "__iter__") else [int(given)]
+    if any(size <= 0 for size in listed):
+        raise EstimatorError(f"hidden_layer_sizes must be > 0, got {listed}.")
+    return listed
 
 
 def initial_layers(sizes: Sequence[int], activation: str, random: np.random.RandomState, dtype: Any) -> list[Layer]:
@@ -57,11 +67,12 @@ def classifier(layers: Sequence[Layer], activation: str, labels: np.ndarray | No
             for each score: several labels at once.
     """
     draft = _Draft(layers, activation)
-    scores, zero = draft.last, draft.constant("zero", np.zeros((), layers[-1].weight.dtype))
+    scores = draft.last
     if labels is not None and draft.width > 1:
         draft.node("Softmax", [scores], "probabilities", axis=1)
         chosen = draft.node("ArgMax", [scores], "index", axis=1, keepdims=0)
     else:
+        zero = draft.constant("zero", np.zeros((), layers[-1].weight.dtype))
         chosen = draft.node("Cast", [draft.node("Greater", [scores, zero], "positive")], "chosen", to=TensorProto.INT64)
     probability = {"probabilities": (draft.element, ["N", len(labels) if labels is not None else draft.width])}
     if labels is None:

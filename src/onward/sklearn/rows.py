@@ -8,7 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from onward.sklearn.error import EstimatorError
 from onward.sklearn.network import Network, dense
+
+_LARGE = 2**16  # numbers
 
 
 class Batch(NamedTuple):
@@ -38,7 +41,20 @@ class Rows:
         self._network, self._features, self._targets = network, X, targets
         self._size, self._random = batch_size, random
         self._order = np.arange(X.shape[0])
+        fixed = network.fixed_rows
+        if fixed is not None and (batch_size != fixed or X.shape[0] % fixed):
+            raise EstimatorError(
+                f"the model takes batches of exactly {fixed} rows, but {X.shape[0]} rows are to be trained on in "
+                f"batches of {batch_size}. Use batch_size={fixed} and a number of rows that {fixed} divides, or export "
+                "the model with a batch axis that may change"
+            )
         self.steps: int | None = math.ceil(X.shape[0] / batch_size)
+
+    @property
+    def ahead(self) -> int:
+        """How many batches are worth being prepared ahead: of small ones, a thread costs more than they do."""
+        numbers = self._size * math.prod(self._features.shape[1:])
+        return 2 if numbers >= _LARGE or hasattr(self._features, "toarray") else 0
 
     def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
         """The batches of one epoch."""
