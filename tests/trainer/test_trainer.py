@@ -263,6 +263,42 @@ def test_outputs_that_are_no_tensors(tmp_path: Path) -> None:
     assert probabilities[0] == pytest.approx(found["output_probability"][0])
 
 
+def test_metrics_say_what_they_compare() -> None:
+    """Two heads, two targets, one loss over both."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]>
+        net (float[N, 4] x) => (float[N, 3] scores, float[N, 1] value) <float[4, 3] w = {0.1, 0.2, 0.3, 0.4, 0.5, 0.6,
+            0.7, 0.8, 0.9, 1.0, 1.1, 1.2}, float[4, 1] v = {0.1, 0.2, 0.3, 0.4}> {
+            scores = MatMul(x, w)  value = MatMul(x, v)
+        }
+    """)
+
+    @losses.targets(labels=losses.class_indices, amount=lambda predictions: _like(predictions[1]))
+    def both(op: Any, scores: Any, value: Any, labels: Any, amount: Any) -> Any:
+        return losses.cross_entropy(op, scores, labels) + losses.mse(op, value, amount)
+
+    x, y = labelled(60)
+    amount = x.sum(axis=1, keepdims=True)
+    trainer = onward.Trainer(
+        model,
+        both,
+        learning_rate=0.05,
+        trainable=["w", "v"],
+        metrics={"right": ("accuracy", "scores"), "error": ("mse", "value", "amount")},
+    )
+    history = trainer.fit({"x": x, "labels": y, "amount": amount}, epochs=20)
+    assert history["right"][-1] > 0.8
+    found = trainer.predict(x)
+    expected = np.mean((found["value"] - amount) ** 2)
+    assert trainer.evaluate((x, (y, amount)))["error"] == pytest.approx(expected, rel=1e-4)
+    with pytest.raises(UnknownNameError, match="cannot look at the output 'h'"):
+        trainer.evaluate((x, (y, amount)), metrics={"m": ("mse", "h")})
+
+
+def _like(value: Any) -> Any:
+    return losses.like_prediction([value])
+
+
 def test_two_trainers_in_two_threads() -> None:
     x, y = labelled(64)
     alone = onward.Trainer(classifier(dropout=True), "cross_entropy").fit(x, y, epochs=4, batch_size=8).losses
@@ -404,14 +440,66 @@ def test_save_and_load(tmp_path: Path) -> None:
     assert set(dict(state.parameters)) == {"w1", "b1", "w2", "b2"}
 
 
+def test_save_before_training(tmp_path: Path) -> None:
+    made = onward.Trainer(classifier(), "cross_entropy", schedule="cosine")
+    made.save(tmp_path / "saved")
+    other = onward.Trainer(classifier(), "cross_entropy", schedule="cosine")
+    other.load(tmp_path / "saved")
+    assert other.fit(*labelled(20)).losses == made.fit(*labelled(20)).losses
+
+
+def test_the_learning_rate_can_be_set() -> None:
+    made = onward.Trainer(classifier(), "cross_entropy", "sgd", learning_rate=0.1)
+    made.learning_rate = 0.5
+    assert made.fit(*labelled(20))["rate"] == [0.5]
+    with pytest.raises(OnwardError, match="learning_rate must be a finite number"):
+        made.learning_rate = float("nan")
+    made = onward.Trainer(classifier(), "cross_entropy", "sgd", schedule=onward.optim.schedules.Constant(0.1))
+    with pytest.raises(OnwardError, match="give another schedule instead"):
+        made.learning_rate = 0.5
+
+
+def test_an_update_that_is_not_finite_is_noticed() -> None:
+    """Also if it is the last one, after which no loss is computed."""
+    x, y = labelled(16)
+    trainer = onward.Trainer(regressor(), functools.partial(losses.mse, reduction="sum"), "sgd", learning_rate=1e38)
+    with pytest.raises(NonFiniteError, match=r"'w'.* has elements that are NaN or infinite: an update made it so"):
+        trainer.fit(x * np.float32(1e10), y.astype(np.float32), batch_size=16)
+
+
+@pytest.mark.parametrize("loss", list(onward.artifacts.LossType), ids=lambda loss: loss.name)
+def test_losses_by_the_names_of_artifacts(loss: onward.artifacts.LossType) -> None:
+    block: Any = getattr(onward.onnxblock.loss, loss.name)()
+    assert losses.get(loss) is losses.get(loss.name) is block._function.func
+
+
+def test_outputs_without_rows() -> None:
+    """Cannot be put together from batches; of one batch they are returned."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]>
+        net (float[N, 4] x) => (float[N, 1] y, float total) <float[4, 1] w = {1, 2, 3, 4}> {
+            y = MatMul(x, w)  total = ReduceSum <keepdims = 0> (y)
+        }
+    """)
+    trainer = onward.Trainer(model, "mse", loss_inputs="y", trainable="w")
+    x = labelled(10)[0]
+    assert trainer.predict(x)["total"] == pytest.approx(trainer.predict(x)["y"].sum(), rel=1e-5)
+    with pytest.raises(OnwardError, match="the output 'total' has shape"):
+        trainer.predict(x, batch_size=4)
+
+
 def test_a_checkpoint_of_another_model(tmp_path: Path) -> None:
     onward.Trainer(regressor(), "mse").save(tmp_path / "saved")
     with pytest.raises(OnwardError, match="the checkpoint does not have the trainable parameter 'w1'"):
         onward.Trainer(classifier(), "cross_entropy").load(tmp_path / "saved")
 
 
-def test_external_data(tmp_path: Path) -> None:
-    """A model whose weights are in another file, some trained and some not, from and to a folder of its own."""
+@pytest.mark.parametrize("large", [False, True])
+def test_external_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool) -> None:
+    """A model whose weights are in another file, some trained and some not; a large one stays there."""
+    if large:  # as models of more than 2 GB
+        monkeypatch.setattr("onward.graph.finish.LARGEST_PROTO", 0)
+        monkeypatch.setattr("onward.runtime.wire.LARGEST_MESSAGE", 0)
     onnx.save(
         classifier(), tmp_path / "model.onnx", save_as_external_data=True, size_threshold=0, location="weights.bin"
     )

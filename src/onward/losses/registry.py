@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from enum import Enum
 
 import onnx
 
@@ -39,8 +40,41 @@ _LOSSES: dict[str, Loss] = {
 }
 
 
+# What torch and onnxruntime-training call them.
+_CLASSES = {
+    "MSELoss": "mse",
+    "L1Loss": "l1",
+    "SmoothL1Loss": "smooth_l1",
+    "HuberLoss": "huber",
+    "PoissonNLLLoss": "poisson_nll",
+    "GaussianNLLLoss": "gaussian_nll",
+    "CrossEntropyLoss": "cross_entropy",
+    "SoftCrossEntropyLoss": "soft_cross_entropy",
+    "NLLLoss": "nll",
+    "FocalLoss": "focal",
+    "MultiMarginLoss": "multi_margin",
+    "BCELoss": "bce",
+    "BCEWithLogitsLoss": "bce_with_logits",
+    "BinaryFocalLoss": "binary_focal",
+    "KLDivLoss": "kl_div",
+    "HingeLoss": "hinge",
+    "HingeEmbeddingLoss": "hinge_embedding",
+    "SoftMarginLoss": "soft_margin",
+    "CosineEmbeddingLoss": "cosine_embedding",
+    "TripletMarginLoss": "triplet",
+    "CTCLoss": "ctc",
+}
+
+
 def get(loss: str | os.PathLike[str] | onnx.ModelProto | Loss) -> Loss:
-    """The loss of that name, or of an ONNX model (or its file); a function is returned as it is."""
+    """The loss of that name, or of an ONNX model (or its file); a function is returned as it is.
+
+    The names of torch's classes are known too, as a text or as a member of `onward.artifacts.LossType`.
+    """
+    if isinstance(loss, Enum):
+        loss = loss.name
+    if isinstance(loss, str):
+        loss = _CLASSES.get(loss, loss)
     if isinstance(loss, (onnx.ModelProto, os.PathLike)) or (isinstance(loss, str) and loss.endswith(".onnx")):
         return from_model(loss)
     if isinstance(loss, str):

@@ -157,7 +157,9 @@ class Loop:
         try:
             self.loss, weight = self.learner.learn(group)
         except NonFiniteError as error:
-            raise NonFiniteError(f"{self._whereabouts(group)}: {error}") from error
+            raise NonFiniteError(
+                f"{self._whereabouts(group)}: {error} The parameters are as they were before this step."
+            ) from error
         self.step += 1
         self.batch += len(group)
         self.rows += sum(batch.rows for batch in group)

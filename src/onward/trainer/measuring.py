@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from onward.errors import OnwardError
 from onward.losses import Loss, share
 from onward.metrics import Metric
 from onward.trainer.data import Batch
 from onward.trainer.trained import TrainedModel
+
+
+class Comparison(NamedTuple):
+    """A metric, and the output and the target that it compares."""
+
+    metric: Metric
+    output: str
+    target: str
 
 
 class Measurement:
@@ -19,19 +28,23 @@ class Measurement:
 
     Args:
         loss: the loss that the model is trained with, without weights of rows; None where the model has its own.
-        metrics: each of the first prediction and the first target, in a copy of its own.
+        comparisons: metrics, of which it uses copies.
     """
 
-    def __init__(self, model: TrainedModel, loss: Loss | None, metrics: Sequence[Metric]) -> None:
+    def __init__(self, model: TrainedModel, loss: Loss | None, comparisons: Sequence[Comparison] = ()) -> None:
         self._model, self._loss = model, loss
-        self.metrics = [copy.copy(metric) for metric in metrics]
+        self._comparisons = [each._replace(metric=copy.copy(each.metric)) for each in comparisons]
         self.start()
+
+    @property
+    def _metrics(self) -> list[Metric]:
+        return [each.metric for each in self._comparisons]
 
     def start(self) -> None:
         """Forget everything."""
         self._total = self._weight = 0.0
         self._is_sum = False
-        for metric in self.metrics:
+        for metric in self._metrics:
             metric.start()
 
     def share(self, batch: Batch) -> float | None:
@@ -52,12 +65,8 @@ class Measurement:
         self.update_metrics(batch, outputs)
 
     def update_metrics(self, batch: Batch, outputs: Sequence[Any]) -> None:
-        if not self.metrics:
-            return
-        prediction = self._model.output_of(outputs, self._model.predictions[0])
-        target = batch.feeds[next(iter(self._model.targets.values()))]
-        for metric in self.metrics:
-            metric.update(prediction, target, batch.weight)
+        for metric, output, target in self._comparisons:
+            metric.update(self._model.output_of(outputs, output), batch.feeds[target], batch.weight)
 
     def results(self) -> dict[str, float]:
         """The loss and all metrics."""
@@ -65,19 +74,19 @@ class Measurement:
         return {"loss": self._total if self._is_sum else mean, **self.metric_results()}
 
     def metric_results(self) -> dict[str, float]:
-        return {metric.name: metric.result() for metric in self.metrics}
+        return {metric.name: metric.result() for metric in self._metrics}
 
     def state_dict(self) -> dict[str, Any]:
         """What the metrics have seen so far: whatever differs from a metric that has seen nothing."""
         states = {}
-        for metric in self.metrics:
+        for metric in self._metrics:
             fresh = copy.copy(metric)
             fresh.start()
             states[metric.name] = {key: x for key, x in vars(metric).items() if x is not vars(fresh).get(key)}
         return states
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        for metric in self.metrics:
+        for metric in self._metrics:
             metric.start()
             vars(metric).update(state.get(metric.name, {}))
 
@@ -93,6 +102,12 @@ class Collection:
     def add(self, outputs: Mapping[str, Any], rows: int) -> None:
         """Take the outputs of one batch."""
         for name, value in outputs.items():
+            if self._filled and isinstance(value, np.ndarray) and (value.ndim == 0 or len(value) != rows):
+                raise OnwardError(
+                    f"the output {name!r} has shape {list(value.shape)} for a batch of {rows} rows, so it has not one "
+                    "for each of them, and batches cannot be put together: predict all rows at once, with a larger "
+                    "batch_size"
+                )
             if self._filled == 0 and self._rows not in (None, rows) and _has_rows(value, rows):
                 self._whole[name] = np.empty((self._rows, *value.shape[1:]), value.dtype)
             whole = self._whole.get(name)
@@ -119,4 +134,10 @@ def _joined(name: str, parts: Sequence[Any]) -> Any:
         return parts[0]
     if all(isinstance(part, list) for part in parts):
         return [item for part in parts for item in part]
+    shapes = {part.shape[1:] for part in parts}
+    if len(shapes) > 1 or () in {part.shape for part in parts}:
+        raise OnwardError(
+            f"the output {name!r} has rows of different shapes in different batches ({sorted(shapes)}), so it is no "
+            "array; predict batch by batch"
+        )
     return np.concatenate(parts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -46,11 +45,6 @@ def read(path: str | os.PathLike[str]) -> tuple[State, dict[str, Any]]:
     unpacked = unpack(content, state.attachments)
     state.attachments = {name: x for name, x in state.attachments.items() if not name.startswith("trainer/")}
     return state, unpacked
-
-
-def digest(content: bytes) -> str:
-    """What tells one model from another."""
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def require_same(saved: Settings, now: Settings, what: str) -> None:

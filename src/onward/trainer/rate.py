@@ -54,6 +54,14 @@ class Rates:
         """Whether the number of steps of a fit decides the rates."""
         return self._name is not None and schedules.needs_total(self._name)
 
+    def set_base(self, rate: float) -> None:
+        """Set the rate that schedules by name start from, and that holds without one."""
+        if self._schedule is not None and self._name is None:
+            raise OnwardError(f"the learning rate is what {self._schedule!r} says; give another schedule instead")
+        self.base = checked_rate(rate, "learning_rate")
+        if self._schedule is not None and not self.needs_total:
+            self._schedule = self._make()
+
     def begin(self, step: int, total: int | None) -> None:
         """A fit begins, of so many steps as far as that is known."""
         if self._name is not None:
@@ -85,8 +93,8 @@ class Rates:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.base, self._origin, self._total = float(state["base"]), int(state["origin"]), state["total"]
-        if self._name is not None:
-            self._schedule = self._make()
+        if self._name is not None:  # of a trainer that has never been fitted, nothing is known yet
+            self._schedule = None if self._total is None and self.needs_total else self._make()
         if isinstance(self._schedule, Schedule) and state["schedule"]:
             self._schedule.load_state_dict(state["schedule"])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -68,10 +70,15 @@ class TrainedModel:
         names = self.module.training.user_outputs
         self._position = {name: index for index, name in enumerate(names)}
 
-    @property
-    def evaluation_model(self) -> bytes:
-        """What says which model, with which loss, this is."""
-        return self._evaluation.content
+    @functools.cached_property
+    def identity(self) -> str:
+        """Tells this model, with this loss, from others."""
+        return _digest(self._evaluation.content)
+
+    @functools.cached_property
+    def optimizer_identity(self) -> str:
+        """Tells this optimizer from others."""
+        return _digest(self.optimizer.plan.to_json().encode())
 
     def update(self, feeds: Sequence[Feeds], weights: Sequence[float], rate: float) -> list[list[Any]]:
         """One update from several batches, whose gradients have these weights; returns the outputs of each.
@@ -102,6 +109,10 @@ class TrainedModel:
     def output_of(self, outputs: Sequence[Any], name: str) -> np.ndarray:
         """One of the outputs of the training or the evaluation graph, by name."""
         return array_of(outputs[self._position[name]])
+
+    def comparable(self) -> list[str]:
+        """The outputs that metrics can look at: what the loss takes, and the outputs of the model that are tensors."""
+        return [name for name in dict.fromkeys([*self.predictions, *self.outputs]) if name in self._position]
 
     def evaluate(self, feeds: Feeds, *, counts: bool = True) -> list[Any]:
         """The loss and the outputs of one batch, as in inference; one that does not count may have any loss."""
@@ -174,13 +185,18 @@ class TrainedModel:
         self.module.reset()
 
     def require_finite(self) -> None:
-        """Refuse to be saved with numbers that nothing can be done with."""
+        """Refuse numbers that nothing can be done with."""
         wrong = nonfinite_parameters(self.state)
         if wrong:
             raise NonFiniteError(
-                f"{', '.join(map(repr, wrong[:5]))} has elements that are NaN or infinite, which no checkpoint is "
-                "written of: an update made it so. The learning rate may be too high, or a gradient infinite."
+                f"{', '.join(map(repr, wrong[:5]))} has elements that are NaN or infinite: an update made it so. The "
+                "learning rate may be too high, or a gradient infinite. Go back to a checkpoint from before: of a "
+                "model like this none is written."
             )
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def _stop(message: str) -> None:

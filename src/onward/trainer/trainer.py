@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 import os
@@ -12,21 +13,19 @@ import numpy as np
 
 from onward import losses, metrics, optim
 from onward.callbacks import Callback, Checkpoints, Run
-from onward.errors import NonFiniteError, OnwardError
-from onward.graph.naming import listed
+from onward.errors import NonFiniteError, OnwardError, UnknownNameError
+from onward.graph.naming import listed, quoted
 from onward.graph.prepare import ModelLike
 from onward.losses import Loss
 from onward.losses.base import loss_name, options_of
-from onward.metrics import Metric
 from onward.optim import GlobalNorm, Optimizer, Transformation
-from onward.rate import checked_rate
 from onward.runtime.state import State
 from onward.trainer import persistence
 from onward.trainer.data import Batch, Source, divided, source
 from onward.trainer.finder import RateSearch, find_rate
 from onward.trainer.history import History
 from onward.trainer.loop import Loop
-from onward.trainer.measuring import Collection, Measurement
+from onward.trainer.measuring import Collection, Comparison, Measurement
 from onward.trainer.persistence import Settings, require_same
 from onward.trainer.prefetch import Prefetch
 from onward.trainer.progress import progress_callback
@@ -47,7 +46,9 @@ class Trainer:
         schedule: the name of a schedule ("cosine", "linear", "one_cycle", "reduce_on_plateau" ...), which goes over
             each `fit`; a pair of such a name and its options; a value of `onward.optim.schedules`, or a function, of
             the number of updates so far.
-        metrics: names of `onward.metrics`, or functions of (prediction, target).
+        metrics: names of `onward.metrics`, or functions of (prediction, target): of the first value that the loss takes
+            and its first target. A dict gives them other names, and other things to compare:
+            ``{"name": (metric, output, target)}``.
         trainable: names and patterns ("classifier.*") of parameters; by default all that `onward.check` calls
             trainable.
         frozen: names and patterns of parameters that are not trained.
@@ -59,6 +60,8 @@ class Trainer:
         device: "cpu", "cuda" or "cuda:1".
         providers: execution providers as `onnxruntime.InferenceSession` takes them, instead of `device`.
         session_options: an `onnxruntime.SessionOptions` for all sessions.
+        separate_shared: give parameters that torch's exporter merged, because they were equal, tensors of their own
+            again, under their own names; `onward.check` says whether it did.
 
     Attributes:
         history: what happened so far, over all calls of `fit`.
@@ -83,6 +86,7 @@ class Trainer:
         device: str = "cpu",
         providers: Sequence[Any] | None = None,
         session_options: Any = None,
+        separate_shared: bool = False,
     ) -> None:
         if isinstance(accumulate, bool) or not isinstance(accumulate, int) or accumulate < 1:
             raise OnwardError(f"`accumulate` is a number of batches, at least 1, not {accumulate!r}")
@@ -102,6 +106,7 @@ class Trainer:
             frozen=frozen,
             loss_inputs=names,
             weighted=accumulate > 1,
+            separate_shared=separate_shared,
         )
         self._model = TrainedModel(
             assembly, seed=int(seed), device=device, providers=providers, session_options=session_options
@@ -109,22 +114,27 @@ class Trainer:
         self._weighted = sample_weight
         self._optimizer, self._seed, self._accumulate = recipe, int(seed), accumulate
         self._rates = Rates(schedule, recipe.learning_rate)
-        self._metrics = self._named_metrics(metrics)
-        self._training = Measurement(self._model, self._loss, self._metrics)
+        self._comparisons = self._compared(metrics)
+        self._training = Measurement(self._model, self._loss, self._comparisons)
         self._epoch = 0
         self._unfinished: dict[str, Any] | None = None
         self.history = History()
 
-    def _named_metrics(self, given: Any) -> list[Metric]:
+    def _compared(self, given: Any) -> list[Comparison]:
+        """Metrics, each with what it compares."""
         if not given:
             return []
-        if not self._model.predictions or not self._model.targets:
+        outputs, targets = self._model.comparable(), list(self._model.targets.values())
+        if self._loss is None or not targets:
             raise OnwardError("metrics compare a prediction with a target, which a model that is its own loss has not")
-        options = options_of(self._loss) if self._loss is not None else {}
-        name = None if self._loss is None else loss_name(self._loss)
-        return metrics.get_all(
-            given, output=metrics.output_of(name, self._model.activation), ignore_index=options.get("ignore_index")
-        )
+        pairs: dict[str, tuple[str, str]] = {}
+        if isinstance(given, Mapping):
+            pairs = {str(name): _pair(value, outputs, targets) for name, value in given.items()}
+            given = {name: value[0] if isinstance(value, tuple) else value for name, value in given.items()}
+        ignored = options_of(self._loss).get("ignore_index")
+        kind = metrics.output_of(loss_name(self._loss), self._model.activation)
+        found = metrics.get_all(given, output=kind, ignore_index=ignored)
+        return [Comparison(metric, *pairs.get(metric.name, (outputs[0], targets[0]))) for metric in found]
 
     # Training ---------------------------------------------------------------------------------------------------------
 
@@ -182,7 +192,7 @@ class Trainer:
             self,
             training,
             epochs=epochs,
-            callbacks=[_Measuring(self._training, self._rates), *given, progress_callback(progress)],
+            callbacks=[_Measuring(self._model, self._training, self._rates), *given, progress_callback(progress)],
             history=self.history,
             first=self._fit.first,
             step=self.steps,
@@ -195,7 +205,7 @@ class Trainer:
         try:
             return loop.run()
         except BaseException:
-            self._unfinished = self._fit.content(loop)
+            self._unfinished = copy.deepcopy(self._fit.content(loop))
             raise
         finally:
             self._epoch = loop.epoch
@@ -223,12 +233,13 @@ class Trainer:
         return source(data, targets, inputs=self._model.fields, **options)
 
     def _validated(self, data: Source, prefetch: int) -> dict[str, float]:
-        return {f"val_{name}": value for name, value in self._measured(data, self._metrics, prefetch).items()}
+        return {f"val_{name}": value for name, value in self._measured(data, self._comparisons, prefetch).items()}
 
     def train_step(self, batch: Any) -> float:
         """One update from one batch, ``(inputs, targets)`` or a dict by name; returns the loss."""
-        loss, _ = self.learn(list(self._source(iter([batch])).epoch(0)))
-        return loss
+        self._unfinished = None
+        batches = list(self._source(iter([batch])).epoch(0))
+        return self._learn(batches, self._rates.at(self.steps), Measurement(self._model, self._loss))[0]
 
     def learn(self, batches: Sequence[Batch]) -> tuple[float, float | None]:
         """One update, as the loop wants it: returns the loss of the batches, and its weight in the mean of an epoch."""
@@ -262,7 +273,7 @@ class Trainer:
 
     @learning_rate.setter
     def learning_rate(self, rate: float) -> None:
-        self._rates.base = checked_rate(rate)
+        self._rates.set_base(rate)
 
     @property
     def steps(self) -> int:
@@ -306,7 +317,7 @@ class Trainer:
             prefetch: how many batches are prepared ahead, in a thread.
         """
         made = self._source(data, targets, batch_size=batch_size, seed=self._seed, sample_weight=sample_weight)
-        measurement = Measurement(self._model, self._loss, ())
+        measurement = Measurement(self._model, self._loss)
         return find_rate(
             self._model,
             lambda batches, rate: self._learn(batches, rate, measurement),
@@ -339,11 +350,11 @@ class Trainer:
         ``reduction="sum"`` is the sum. A loss about which nothing is known (a function of your own without targets that
         look like the prediction, an ONNX model, the model's own) is taken for a mean over the rows.
         """
-        found = self._metrics if metrics is None else self._named_metrics(metrics)
+        found = self._comparisons if metrics is None else self._compared(metrics)
         made = self._source(data, targets, batch_size=batch_size, shuffle=False, sample_weight=sample_weight)
         return self._measured(made, found, prefetch)
 
-    def _measured(self, data: Source, found: Sequence[Metric], prefetch: int) -> dict[str, float]:
+    def _measured(self, data: Source, found: Sequence[Comparison], prefetch: int) -> dict[str, float]:
         measurement = Measurement(self._model, self._loss, found)
         with Prefetch(data.epoch(0), prefetch) as batches:
             for batch in batches:
@@ -437,8 +448,8 @@ class Trainer:
     def _describe(self, training: Source, batch_size: int, shuffle: Any, epochs: int) -> Settings:
         """What has to be the same for a fit to be continued."""
         return {
-            "the model": persistence.digest(self._model.evaluation_model),
-            "the optimizer": persistence.digest(self._model.optimizer.plan.to_json().encode()),
+            "the model": self._model.identity,
+            "the optimizer": self._model.optimizer_identity,
             "schedule": self._rates.describe(),
             "epochs": epochs if self._rates.needs_total else None,  # else it may go on for longer
             "seed": self._seed,
@@ -484,17 +495,30 @@ class Fit(NamedTuple):
         return {"first": self.first, "settings": self.settings, "loop": loop.state_dict()}
 
 
+def _pair(value: Any, outputs: Sequence[str], targets: Sequence[str]) -> tuple[str, str]:
+    """The output and the target that a metric compares: those that are named after it, or the first ones."""
+    named = list(value[1:]) if isinstance(value, tuple) else []
+    if len(named) > 2:
+        raise OnwardError(f"a metric with what it compares is (metric, output, target), not {value!r}")
+    chosen = [*named, *(outputs[0], targets[0])[len(named) :]]
+    for name, known, what in ((chosen[0], outputs, "output"), (chosen[1], targets, "target")):
+        if name not in known:
+            raise UnknownNameError(f"a metric cannot look at the {what} {name!r}; there are {quoted(known)}")
+    return chosen[0], chosen[1]
+
+
 class _Measuring(Callback):
     """Metrics of the training itself, and the schedule that waits for what they say."""
 
-    def __init__(self, measurement: Measurement, rates: Rates) -> None:
-        self._measurement, self._rates = measurement, rates
+    def __init__(self, model: TrainedModel, measurement: Measurement, rates: Rates) -> None:
+        self._model, self._measurement, self._rates = model, measurement, rates
 
     def on_epoch_begin(self, run: Run) -> None:
         if run.batch == 0:
             self._measurement.start()
 
     def on_epoch_end(self, run: Run) -> None:
+        self._model.require_finite()  # the loss of the last step was computed before its update
         validated = {name: run.logs.pop(name) for name in list(run.logs) if name != "loss"}
         run.logs.update({**self._measurement.metric_results(), **validated})
         self._rates.observe(run.logs)

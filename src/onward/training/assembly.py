@@ -72,6 +72,7 @@ def assemble(
     frozen: str | Sequence[str] | None = None,
     loss_inputs: Sequence[str] | None = None,
     weighted: bool = False,
+    separate_shared: bool = False,
 ) -> Assembly:
     """The graphs that train a model, and the plan of its optimizer.
 
@@ -83,8 +84,11 @@ def assemble(
         frozen: names and patterns of parameters that are not trained.
         loss_inputs: the outputs (or other values) that the loss takes, where the model has several outputs.
         weighted: whether the training graph takes a number that it multiplies all gradients with.
+        separate_shared: give parameters that torch's exporter merged tensors of their own again.
     """
     loaded = load(model)
+    if separate_shared:
+        provenance.separate_shared(loaded)
     changes = provenance.changes_of(loaded)
     described = skeleton(loaded).graph
     forward = prepare(loaded, keep=custom_operators())
