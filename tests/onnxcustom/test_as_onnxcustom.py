@@ -12,8 +12,8 @@ MODULES = [
     *(
         f"training.{name}"
         for name in (
-            "data_loader excs grad_helper optimizers_partial ortgradient sgd_learning_loss sgd_learning_penalty "
-            "sgd_learning_rate"
+            "data_loader excs grad_helper optimizers optimizers_partial ortgradient sgd_learning_loss "
+            "sgd_learning_penalty sgd_learning_rate"
         ).split()
     ),
     *(

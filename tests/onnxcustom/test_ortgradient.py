@@ -60,6 +60,19 @@ def test_attributes(gradient: OrtGradientForwardBackward) -> None:
         assert_allclose(got, expected, rtol=1e-6, atol=1e-7)  # weights that are inputs are not packed beforehand
 
 
+def test_what_stands_below_can_be_used_by_hand(gradient: OrtGradientForwardBackward) -> None:
+    from onward.session.agent import PartialGraphExecutionState
+
+    kind: Any = gradient.cls_type_
+    assert kind._graph_info.initializer_names_to_train == ["coef", "intercept"]
+    assert kind._cache.count("coef") == 0
+    state, outputs, gradients = PartialGraphExecutionState(), OrtValueVector(), OrtValueVector()
+    kind._training_agent.run_forward(_vector([X, COEF, INTERCEPT]), outputs, state, kind._cache)
+    kind._training_agent.run_backward(_vector([DY]), gradients, state)
+    assert_allclose(arrays(outputs)[0], X @ COEF + INTERCEPT, rtol=1e-5)
+    assert_allclose(arrays(gradients)[1], X.T @ DY, rtol=1e-5)
+
+
 KINDS = {
     "arrays": lambda tensors: list(tensors),
     "values": lambda tensors: [numpy_to_ort_value(tensor) for tensor in tensors],

@@ -13,7 +13,7 @@ import onnx
 from onward.onnxcustom.training._base import BaseOnnxClass
 from onward.onnxcustom.training.excs import ProviderError, UnsupportedError, WrongTypeError, WrongValueError
 from onward.onnxcustom.utils.onnxruntime_helper import device_to_providers, get_ort_device, ort_device_to_string
-from onward.runtime.session import NUMPY_TYPES, open_session
+from onward.runtime.session import NUMPY_TYPES, default_options, open_session
 from onward.runtime.values import as_value
 
 
@@ -55,7 +55,9 @@ class BaseLearningOnnx(BaseOnnxClass):
 
 def session_of(model: onnx.ModelProto, device: Any) -> Any:
     """A session that runs a small graph on a device."""
-    return open_session(model.SerializeToString(), providers=device_to_providers(device))
+    options = default_options()
+    options.intra_op_num_threads = 1  # what such a graph does is over before another thread has woken up
+    return open_session(model.SerializeToString(), options=options, providers=device_to_providers(device))
 
 
 def value_on(tensor: Any, device: Any, what: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,6 +21,9 @@ from onward.onnxcustom.utils.orttraining_helper import get_train_initializer
 from onward.runtime.session import NUMPY_TYPES, open_session
 from onward.runtime.two_phase import PhaseState, TwoPhases
 from onward.runtime.values import OrtValueVector, as_value, run, value_from_array, vector_of, wrapped
+from onward.session.agent import OrtValueCache, TrainingAgent
+from onward.session.configuration import GraphInfo, OrtModuleGraphBuilderConfiguration
+from onward.session.graph_builder import OrtModuleGraphBuilder
 from onward.signature import Role
 from onward.training.modes import switch_to_evaluation
 from onward.training.phases import PhaseInfo, phases
@@ -173,7 +176,7 @@ class OrtGradientForwardBackward:
         weights = list(self.weights_to_train if config is None else config.initializer_names_to_train)
         differentiated = self._floating_inputs() if config is None else list(config.input_names_require_grad)
         made = phases(
-            self.onnx_model, trainable=weights, requires_grad_inputs=differentiated, outputs=self._floating_outputs()
+            self.onnx_model, trainable=weights, requires_grad_inputs=differentiated, outputs=self._chosen_outputs()
         )
         info = made.info
         device = get_ort_device(self._device())
@@ -214,8 +217,32 @@ class OrtGradientForwardBackward:
             "_bw_outputs_device_info": [device] * len(gradients),
             "_fw_no_grad_output_device_info": [device] * len(self.output_names),
             "_optimized_pre_grad_model": evaluation,
-            "_trained_onnx": _GradientGraph(self.onnx_model, weights, differentiated),
+            "_trained_onnx": _Once(lambda: _gradient_graph(self.onnx_model, weights, differentiated)),
+            "_cache": OrtValueCache(),
+            "_graph_builder": _Once(lambda: self._graph_builder(weights, differentiated)),
+            "_graph_info": _Once(lambda: self.cls_type_._graph_builder.get_graph_info()),
+            "_sess": _Once(lambda: self._gradient_session(providers)),
+            "_training_agent": _Once(lambda: self._training_agent(device)),
         }
+
+    def _graph_builder(self, weights: list[str], inputs: list[str]) -> OrtModuleGraphBuilder:
+        config = OrtModuleGraphBuilderConfiguration()
+        config.initializer_names = config.initializer_names_to_train = weights
+        config.input_names_require_grad = inputs
+        builder = OrtModuleGraphBuilder()
+        builder.initialize(self.onnx_model.SerializeToString(), config)
+        builder.build()
+        return builder
+
+    def _gradient_session(self, providers: list[Any]) -> Any:
+        model = self.cls_type_._graph_builder.get_gradient_model()
+        return open_session(model, options=self.sess_options, providers=providers)
+
+    def _training_agent(self, device: Any) -> TrainingAgent:
+        kind = self.cls_type_
+        inputs, gradients = kind._grad_input_names, kind._bw_fetches_names
+        outputs = [device] * len(kind._output_names)
+        return TrainingAgent(kind._sess._sess, inputs, outputs, gradients, [device] * len(gradients))
 
     def _device(self) -> str:
         kind = provider_to_device(self.providers[0])
@@ -226,26 +253,39 @@ class OrtGradientForwardBackward:
         fed = [value for value in self.onnx_model.graph.input if value.name not in weights]
         return [value.name for value in fed if value.type.tensor_type.elem_type in _FLOATING]
 
-    def _floating_outputs(self) -> list[str]:
+    def _chosen_outputs(self) -> list[str] | None:
+        """The outputs that have gradients; None for all of floating point."""
         kinds = {value.name: value.type.tensor_type.elem_type for value in self.onnx_model.graph.output}
-        return [name for name in self.output_names if kinds.get(name) in _FLOATING]
+        unknown = [name for name in self.output_names if name not in kinds]
+        if unknown:
+            raise WrongValueError(f"there is no output {unknown[0]!r}; the graph has {list(kinds)}")
+        if set(kinds) == set(self.output_names):
+            return None
+        # Files need not say what type an output has: that is found out later.
+        return [name for name in self.output_names if kinds[name] in (*_FLOATING, onnx.TensorProto.UNDEFINED)]
 
 
-class _GradientGraph:
-    """The gradient as one graph, for those who look at it: made when it is asked for, since nothing runs it."""
+class _Once:
+    """An attribute of a class that is made when somebody asks for it: nothing here does."""
 
-    def __init__(self, model: onnx.ModelProto, weights: list[str], inputs: list[str]) -> None:
-        self._arguments = model, weights, inputs, DerivativeOptions.KeepYieldOp
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
-    def __get__(self, instance: Any, owner: type) -> onnx.ModelProto:
-        graph = onnx_derivative(*self._arguments)
-        for index, node in enumerate(graph.graph.node):
-            node.name = node.name or f"N{index}"
-        setattr(owner, self._name, graph)
-        return graph
+    def __get__(self, instance: Any, owner: type) -> Any:
+        made = self._make()
+        setattr(owner, self._name, made)
+        return made
+
+
+def _gradient_graph(model: onnx.ModelProto, weights: list[str], inputs: list[str]) -> onnx.ModelProto:
+    """The gradient as one graph, with the YieldOp that divides it in the original."""
+    graph = onnx_derivative(model, weights, inputs, DerivativeOptions.KeepYieldOp)
+    for index, node in enumerate(graph.graph.node):
+        node.name = node.name or f"N{index}"
+    return graph
 
 
 def _evaluation_graph(model: onnx.ModelProto, info: PhaseInfo) -> onnx.ModelProto:
@@ -282,6 +322,13 @@ class OrtGradientForwardBackwardFunction:
     _grad_input_names: ClassVar[list[str]]
     _bw_fetches_names: ClassVar[list[str]]
     _output_names: ClassVar[list[str]]
+    _trained_onnx: ClassVar[onnx.ModelProto]
+    _optimized_pre_grad_model: ClassVar[onnx.ModelProto]
+    # The same passes with the classes of onnxruntime's training builds.
+    _graph_builder: ClassVar[OrtModuleGraphBuilder]
+    _graph_info: ClassVar[GraphInfo]
+    _training_agent: ClassVar[TrainingAgent]
+    _sess: ClassVar[Any]
 
     def __init__(self) -> None:
         self.states_: list[PhaseState] = []

@@ -58,6 +58,8 @@ def add_loss_output(
     if score_name not in _LOSSES:
         raise UnsupportedError(f"score_name={score_name!r} is not known; use one of {', '.join(map(repr, _LOSSES))}")
     rows, mean = _LOSSES[score_name]
+    if any(not value.type.HasField("tensor_type") for value in onx.graph.output):
+        onx = onnx.shape_inference.infer_shapes(onx)  # a part of a model need not say what type its output has
     model = from_proto(onx)
     graph = model.graph
     prediction = _output(graph, output_index)
