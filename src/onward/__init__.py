@@ -35,6 +35,7 @@ __all__ = [
     "nondifferentiable",
     "onnxblock",
     "optim",
+    "session",
     "sklearn",
     "testing",
     "torch",

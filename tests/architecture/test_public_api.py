@@ -26,6 +26,7 @@ PUBLIC_MODULES = [
     "onward.onnxblock.loss",
     "onward.onnxblock.optim",
     "onward.optim",
+    "onward.session",
     "onward.sklearn",
     "onward.testing",
     "onward.torch",

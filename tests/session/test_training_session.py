@@ -70,6 +70,23 @@ def test_each_run_descends_whatever_is_fetched() -> None:
             np.testing.assert_allclose(held[name], state[name], rtol=1e-5)
 
 
+def test_gradients_of_all_layers_are_those_before_the_update() -> None:
+    """The original's CPU kernels update the last layer first, and then use it."""
+    text = """g (float[N,2] x) => (float loss) { h = MatMul(x, first) y = MatMul(h, last) e = Mul(y, y)
+        loss = ReduceSum<keepdims=0>(e) }"""
+    random = np.random.default_rng(0)
+    first, last = (random.normal(size=shape).astype(np.float32) for shape in ((2, 3), (3, 1)))
+    model = model_of(text, {"first": first, "last": last})
+    session = TrainingSession(model.SerializeToString(), parameters(["first", "last"]))
+    x = random.normal(size=(5, 2)).astype(np.float32)
+    for _ in range(3):
+        dy = 2 * x @ first @ last
+        session.run(None, {"x": x, **rate(0.01)})
+        first, last = first - 0.01 * x.T @ (dy @ last.T), last - 0.01 * (x @ first).T @ dy
+        np.testing.assert_allclose(session.get_state()["first"], first, rtol=1e-4)
+        np.testing.assert_allclose(session.get_state()["last"], last, rtol=1e-4)
+
+
 def test_bindings_train_as_runs_do() -> None:
     first, second = session_of(), session_of()
     binding = second.io_binding()
