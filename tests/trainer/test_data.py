@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import threading
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +13,7 @@ from onward import OnwardError
 from onward.errors import OnwardWarning, UnknownNameError
 from onward.signature import Role
 from onward.trainer.data import Batch, Field, source
+from onward.trainer.prefetch import Immediate, Prefetch
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(10, 3)).astype(np.float32)
@@ -297,8 +299,6 @@ def test_workers_of_a_loader_end() -> None:
     """Also if only some batches are taken, in the thread that prepares them."""
     import multiprocessing
 
-    from onward.trainer.prefetch import Prefetch
-
     data = torch().utils.data
     made = source(data.DataLoader(data.TensorDataset(torch().from_numpy(X)), num_workers=2), inputs=INPUTS[:1])
     assert len(list(Prefetch(made.epoch(0)))) == 10
@@ -317,6 +317,19 @@ def test_nothing_is_copied_in_order() -> None:
         for batch in batches(x, y, shuffle=False):
             assert np.shares_memory(batch.feeds["x"], X)
             assert np.shares_memory(batch.feeds["labels"], Y)
+
+
+def test_threads_are_for_what_takes_time() -> None:
+    """Small batches from memory are made where they are used."""
+    assert isinstance(source(X, Y, inputs=INPUTS).epoch(0), Immediate)
+    large = np.zeros((64, 100_000), np.float32)
+    fields = [Field("x", np.float32, ("N", None)), INPUTS[1]]
+    assert not isinstance(source(large, np.zeros(64), inputs=fields).epoch(0), Immediate)
+    for form in ("sparse", "a torch data set", "a loader", "batches", "a generator", "hugging face"):
+        assert not isinstance(source(*FORMS[form](), inputs=INPUTS).epoch(0), Immediate), form
+    with Prefetch(source(X, Y, inputs=INPUTS, batch_size=4).epoch(0)) as items:
+        assert [batch.rows for batch in items] == [4, 4, 2]
+        assert not any(thread.name == "onward prefetch" for thread in threading.enumerate())
 
 
 def test_batches_are_not_copied() -> None:

@@ -78,8 +78,10 @@ class TopK(Accuracy):
             return np.ones(len(scores.labels), np.bool_)
         if scores.threshold is not None:
             return np.asarray(scores.predicted == scores.labels)
-        best = np.argsort(scores.scores, axis=1, kind="stable")[:, -self.k :]
-        return np.asarray((best == scores.labels[:, None]).any(axis=1))
+        labels = scores.labels[:, None]
+        own = np.take_along_axis(scores.scores, labels, axis=1)
+        later = np.arange(scores.classes) > labels
+        return np.asarray(((scores.scores > own) | ((scores.scores == own) & later)).sum(axis=1) < self.k)
 
 
 class _PerClass(ScoreMetric):

@@ -10,6 +10,8 @@ import numpy as np
 from onward.errors import OnwardError
 from onward.metrics.base import Output, flat_weight
 
+_BLOCK = 2**20  # elements
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -50,7 +52,7 @@ class Scores:
 
     @property
     def is_defined(self) -> bool:
-        return not np.isnan(self.scores).any()
+        return not self.scores.size or not np.isnan(self.scores.max())
 
 
 def read(prediction: Any, target: Any, weight: Any, reading: Reading) -> Scores:
@@ -129,20 +131,20 @@ def _whole(labels: np.ndarray) -> np.ndarray:
 
 def log_probabilities(scores: Scores, output: Output) -> np.ndarray:
     """log p of the label of each element `[M]` or `[M, L]`, in float64."""
-    x = scores.scores.astype(np.float64)
     if scores.threshold is not None:
+        x = scores.scores.astype(np.float64)
         sign = np.where(scores.labels == 1, 1.0, -1.0)
         if scores.threshold == 0:
             return -np.logaddexp(0, -sign * x)
         p = _clipped(x, scores.scores.dtype)
         return np.log(np.where(sign > 0, p, 1 - p))
-    chosen = (np.arange(len(x)), scores.labels)
+    chosen = scores.scores[np.arange(len(scores.labels)), scores.labels].astype(np.float64)
     if output is Output.LOG_PROBABILITIES:
-        return np.asarray(x[chosen])
+        return chosen
     if output is Output.PROBABILITIES:
-        return np.asarray(np.log(_clipped(x, scores.scores.dtype)[chosen]))
+        return np.log(_clipped(chosen, scores.scores.dtype))
     with np.errstate(invalid="ignore"):  # infinite logits have no probabilities, but NaN
-        return np.asarray(x[chosen] - np.logaddexp.reduce(x, axis=1))
+        return chosen - _log_sum_exp(scores.scores)
 
 
 def _clipped(p: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
@@ -153,8 +155,18 @@ def _clipped(p: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
 
 def probabilities(scores: np.ndarray, output: Output) -> np.ndarray:
     """Scores of classes as something in the order of their probabilities, comparable between rows."""
-    x = scores.astype(np.float64)
     if output in (Output.PROBABILITIES, Output.LOG_PROBABILITIES):
-        return x
+        return scores
     with np.errstate(invalid="ignore"):
-        return np.asarray(np.exp(x - np.logaddexp.reduce(x, axis=1, keepdims=True)))
+        return np.asarray(np.exp(scores - _log_sum_exp(scores)[:, None]))
+
+
+def _log_sum_exp(x: np.ndarray) -> np.ndarray:
+    """log sum exp(x) of each row in float64, some rows at a time: vocabularies make rows long."""
+    sums = np.empty(len(x))
+    step = max(1, _BLOCK // x.shape[1])
+    for first in range(0, len(x), step):
+        rows = x[first : first + step].astype(np.float64)
+        top = rows.max(axis=1, keepdims=True)
+        sums[first : first + step] = np.log(np.exp(rows - top).sum(axis=1)) + top[:, 0]
+    return sums

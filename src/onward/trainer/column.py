@@ -20,6 +20,7 @@ class Column(Protocol):
     """One value for each row."""
 
     shape: tuple[int, ...]
+    is_in_memory: bool
 
     def __len__(self) -> int: ...
 
@@ -32,6 +33,7 @@ class ArrayColumn:
     def __init__(self, array: np.ndarray) -> None:
         self._array = array
         self.shape = array.shape
+        self.is_in_memory = not isinstance(array, np.memmap)
 
     def __len__(self) -> int:
         return len(self._array)
@@ -42,6 +44,8 @@ class ArrayColumn:
 
 class Repeated:
     """A scalar that belongs to every row."""
+
+    is_in_memory = True
 
     def __init__(self, array: np.ndarray, rows: int) -> None:
         self._array, self._rows = array, rows
@@ -57,6 +61,8 @@ class Repeated:
 class SparseColumn:
     """The rows of a sparse matrix of scipy, made dense a batch at a time."""
 
+    is_in_memory = False  # in another form
+
     def __init__(self, matrix: Any) -> None:
         self._matrix = matrix.tocsr()
         self.shape = tuple(matrix.shape)
@@ -70,6 +76,8 @@ class SparseColumn:
 
 class StoredColumn:
     """An array that is read where it lies, as those of h5py and zarr: these want rows in ascending order."""
+
+    is_in_memory = False
 
     def __init__(self, stored: Any) -> None:
         self._stored = stored

@@ -18,11 +18,14 @@ from onward.errors import OnwardError
 from onward.trainer.assignment import SAMPLE_WEIGHT, Fields, Named, by_name, by_position, from_frame, from_parts
 from onward.trainer.column import as_array, is_arraylike, is_frame
 from onward.trainer.field import Field
+from onward.trainer.prefetch import Immediate
 from onward.trainer.table import ColumnTable, DatasetTable, PartOfTable, SampleTable, Table, from_dataset, is_computed
 
 __all__ = ["SAMPLE_WEIGHT", "Batch", "Field", "Source", "divided", "source"]
 
 Order = Callable[[int], np.ndarray]
+# Batches of so many bytes are copied in less time than it takes to hand them from thread to thread.
+_IMMEDIATE = 2**19
 
 
 class Batch(NamedTuple):
@@ -190,6 +193,11 @@ class _Rows:
         return np.random.default_rng([self._seed % 2**64, epoch]).permutation(self._table.rows)
 
     def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
+        batches = self._batches(number, start)
+        size = self._table.row_size
+        return batches if size is None or size * self._size > _IMMEDIATE else Immediate(batches)
+
+    def _batches(self, number: int, start: int) -> Generator[Batch, None, None]:
         order = self.order(number)
         count = self._table.rows if order is None else len(order)
         for first in range(start * self._size, count, self._size):

@@ -18,6 +18,22 @@ _WAKE_UP = 0.2
 _PATIENCE = 2.0
 
 
+class Immediate(Generic[T]):
+    """An iteration whose items take less time than a thread needs to hand them over; `Prefetch` leaves it alone."""
+
+    def __init__(self, items: Generator[T, None, None]) -> None:
+        self._items = items
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        return next(self._items)
+
+    def close(self) -> None:
+        self._items.close()
+
+
 class Prefetch(Generic[T]):
     """Iterates over `items` in a thread, at most `depth` of them ahead; 0 means none, and no thread.
 
@@ -26,7 +42,7 @@ class Prefetch(Generic[T]):
     """
 
     def __init__(self, items: Iterable[T], depth: int = 2) -> None:
-        self._plain: Iterator[T] | None = iter(items) if depth < 1 else None
+        self._plain: Iterator[T] | None = iter(items) if depth < 1 or isinstance(items, Immediate) else None
         self._line: _Line[T] | None = None
         if self._plain is None:
             self._line = _Line(depth)
@@ -131,5 +147,5 @@ def _produce(items: Iterable[T], line: _Line[T]) -> None:
 
 
 def _close(iterator: object) -> None:
-    if isinstance(iterator, Generator):
+    if isinstance(iterator, (Generator, Immediate)):
         iterator.close()

@@ -17,6 +17,7 @@ class Table(Protocol):
     """Rows that can be taken in any order, as values by the names of fields."""
 
     rows: int
+    row_size: int | None  # bytes of each row, where it is in memory
 
     def take(self, rows: Rows) -> Named: ...
 
@@ -33,6 +34,9 @@ class ColumnTable:
         for name, value in named.items():
             if not known[name].has_rows:
                 self._columns[name] = scalar(value, known[name], self.rows)
+        in_memory = all(values.is_in_memory for values in self._columns.values())
+        first = self.take(slice(0, 1)).values() if in_memory else []
+        self.row_size = sum(array.nbytes for array in first) if in_memory else None
 
     def take(self, rows: Rows) -> Named:
         return {name: values.take(rows) for name, values in self._columns.items()}
@@ -43,7 +47,7 @@ class PartOfTable:
 
     def __init__(self, table: Table, rows: np.ndarray) -> None:
         self._table, self.numbers = table, rows
-        self.rows = len(rows)
+        self.rows, self.row_size = len(rows), table.row_size
 
     def take(self, rows: Rows) -> Named:
         return self._table.take(self.numbers[rows])
@@ -51,6 +55,8 @@ class PartOfTable:
 
 class DatasetTable:
     """A data set of Hugging Face; of one that computes its rows itself (`set_transform`), what that returns."""
+
+    row_size: int | None = None
 
     def __init__(self, dataset: Any, fields: Fields, targets: Any, weight: Any) -> None:
         if not fields.needs_targets:
@@ -83,6 +89,8 @@ class DatasetTable:
 
 class SampleTable:
     """A data set of torch: a sample for each number, of which batches are made."""
+
+    row_size: int | None = None
 
     def __init__(self, dataset: Any, fields: Fields) -> None:
         self._dataset, self._fields = dataset, fields
