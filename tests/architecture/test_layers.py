@@ -42,7 +42,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "head": BASE | {"graph"},
     "trainer": FRONT | {"callbacks", "metrics"},
     "sklearn": FRONT | {"callbacks", "head", "trainer"},
-    "torch": FRONT,
+    # ORTTrainer stands on TrainingSession.
+    "torch": FRONT | {"session"},
     "cli": FRONT | {"report"},
     "__main__": {"cli"},
     "experimental": FRONT,

@@ -1,7 +1,8 @@
 """Learning rates as functions of the step: pure Python, so that a device without onnx can use them.
 
 A schedule is called with the number of updates done so far (0 before the first) and returns the learning rate of the
-next one. All but `ReduceOnPlateau` are plain values without state: they resume from the step alone.
+next one. All but `ReduceOnPlateau` are plain values without state: they resume from the step alone. A warm-up need not
+take a whole number of steps.
 Formulas are those of torch.optim.lr_scheduler, and for warm-up those of onnxruntime-training and Hugging Face: the
 first step of a warm-up has rate 0.
 """
@@ -56,7 +57,7 @@ class Constant(Schedule):
     """learning_rate, after a linear warm-up."""
 
     learning_rate: float
-    warmup_step_count: int = 0
+    warmup_step_count: float = 0
 
     def __call__(self, step: int) -> float:
         return self.learning_rate * _warmup(step, self.warmup_step_count)
@@ -70,7 +71,7 @@ class Linear(Schedule):
     """
 
     learning_rate: float
-    warmup_step_count: int
+    warmup_step_count: float
     total_step_count: int
 
     def __call__(self, step: int) -> float:
@@ -108,7 +109,7 @@ class Cosine(Schedule):
 
     learning_rate: float
     total_step_count: int
-    warmup_step_count: int = 0
+    warmup_step_count: float = 0
     minimum: float = 0.0
     cycles: float = 0.5
 
@@ -156,13 +157,13 @@ class Polynomial(Schedule):
     learning_rate: float
     total_step_count: int
     power: float = 1.0
-    warmup_step_count: int = 0
+    warmup_step_count: float = 0
     minimum: float = 0.0
 
     def __call__(self, step: int) -> float:
         if step < self.warmup_step_count:
             return self.learning_rate * _warmup(step, self.warmup_step_count)
-        done = (step - self.warmup_step_count) / max(1, self.total_step_count - self.warmup_step_count)
+        done = (step - self.warmup_step_count) / ((self.total_step_count - self.warmup_step_count) or 1)
         return self.minimum + (self.learning_rate - self.minimum) * (1 - min(1.0, done)) ** self.power
 
 
@@ -414,7 +415,7 @@ def get(name: str, learning_rate: float, total_step_count: int | None = None, **
     return Warmup(schedule, warmup) if wrapped else schedule
 
 
-def _warmup(step: int, count: int) -> float:
+def _warmup(step: int, count: float) -> float:
     return step / max(1, count) if step < count else 1.0
 
 
