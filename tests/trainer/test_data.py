@@ -111,6 +111,14 @@ FORMS = {
     "a frame": lambda: (frame(), None),
     "a frame and a series": lambda: (frame()[["c0", "c1", "c2"]], frame()["labels"]),
     "a frame and the name of a column": lambda: (frame().rename(columns={"labels": "kind"}), "kind"),
+    "a table of pyarrow": lambda: (
+        hugging_face()
+        .select_columns(["label"])
+        .data.table.append_column("c0", [X[:, 0]])
+        .append_column("c1", [X[:, 1]])
+        .append_column("c2", [X[:, 2]]),
+        None,
+    ),
     "a frame in a tuple": lambda: ((frame()[["c0", "c1", "c2"]], Y), None),
     "a torch data set": lambda: (TorchDataset(), None),
     "a loader": lambda: (loader(), None),
@@ -541,6 +549,14 @@ FIXED = [Field("x", np.float32, (4, 3)), Field("labels", np.int64, (4,), Role.TA
         (lambda: one(np.array(["2020-01-01"], "datetime64[D]"), np.float32), "the data is datetime64"),
         (lambda: one(3, np.float32), "is a single value"),
         (lambda: batches(iter(cut()), Y), "`targets` belongs to arrays"),
+        (lambda: batches("data.csv"), "the data is the text 'data.csv'; read the file"),
+        (lambda: batches({"train": hugging_face()}), "has the parts 'train'; give one of them: data\\['train'\\]"),
+        (lambda: batches(lambda a, b: 5), "or the number of the epoch, not a, b"),
+        (lambda: batches(X, np.eye(4)[Y]), "is there a number for each class\\? y.argmax\\(1\\) makes labels"),
+        (
+            lambda: batches(frame()[["labels"]].assign(name="a")),
+            "takes columns of numbers, but the table has 'labels', ",
+        ),
         (lambda: batches(5), "the data is int, which is neither arrays"),
         (lambda: batches(lambda: 5), "returned int, not batches"),
         (lambda: batches([(X, Y[:9])]), "batch 1: input 'x' has 10 rows, but target 'labels' has 9"),

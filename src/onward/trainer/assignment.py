@@ -152,7 +152,9 @@ def from_frame(frame: Any, fields: Fields, targets: Any = None, weight: Any = No
         numeric = [name for name in rest if getattr(columns[name].dtype, "kind", "O") in "iufb"]
         left_out = [name for name in rest if name not in numeric]
         if not numeric:
-            raise _missing(field, columns, fields)
+            raise OnwardError(
+                f"{field} takes columns of numbers, but the table has {quoted(columns)}; encode them first"
+            )
         if left_out:
             warn(f"{field} takes the columns of numbers; {quoted(left_out)} are none and are left out")
         original = {str(name): name for name in frame.columns}

@@ -7,33 +7,27 @@ return them, a DataLoader of torch) keeps its own order and sizes.
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
 from onward.errors import OnwardError
+from onward.graph.naming import quoted
 from onward.trainer.assignment import SAMPLE_WEIGHT, Fields, Named, by_name, by_position, from_frame, from_parts
-from onward.trainer.column import as_array, is_arraylike, is_frame
+from onward.trainer.batch import Batch, make_batch
+from onward.trainer.column import is_arraylike, is_frame
 from onward.trainer.field import Field
 from onward.trainer.prefetch import Immediate
-from onward.trainer.table import ColumnTable, DatasetTable, PartOfTable, SampleTable, Table, from_dataset, is_computed
+from onward.trainer.stream import DatasetBatches, Stream
+from onward.trainer.table import ColumnTable, DatasetTable, PartOfTable, SampleTable, Table, from_dataset
 
 __all__ = ["SAMPLE_WEIGHT", "Batch", "Field", "Source", "divided", "source"]
 
 Order = Callable[[int], np.ndarray]
 # Batches of so many bytes are copied in less time than it takes to hand them from thread to thread.
 _IMMEDIATE = 2**19
-
-
-class Batch(NamedTuple):
-    """What a step is fed."""
-
-    feeds: dict[str, np.ndarray]
-    rows: int
-    weight: np.ndarray | None = None  # of each row; among the feeds too
 
 
 class Source(Protocol):
@@ -80,18 +74,26 @@ def source(
     if table is not None:
         return _Rows(table, fields, int(batch_size), shuffle, seed)
     if _is_dataset(data):
-        return _Stream(_DatasetBatches(data, batch_size), fields, lambda v: from_dataset(v, fields, targets, None))
+        return Stream(DatasetBatches(data, batch_size), fields, lambda v: from_dataset(v, fields, targets, None))
     given = [name for name, value in (("targets", targets), ("sample_weight", sample_weight)) if value is not None]
     if given:
         raise OnwardError(
             f"`{given[0]}` belongs to arrays, but the data is {type(data).__name__}, which yields batches: let it "
             "yield (inputs, targets) or (inputs, targets, sample_weight)"
         )
-    return _Stream(data, fields, lambda value: _named(value, fields))
+    return Stream(data, fields, lambda value: _named(value, fields))
 
 
 def _table(data: Any, targets: Any, weight: Any, fields: Fields) -> Table | None:
     """`data` as something whose rows can be taken; None if it comes in batches."""
+    if isinstance(data, (str, bytes)):
+        raise OnwardError(f"the data is the text {data!r:.50}; read the file, and give what is in it")
+    if isinstance(data, Mapping) and any(map(_is_dataset, data.values())):
+        raise OnwardError(
+            f"the data has the parts {quoted(map(str, data))}; give one of them: data[{next(iter(data))!r}]"
+        )
+    if hasattr(data, "to_pandas") and not is_frame(data) and not _is_dataset(data):
+        data = data.to_pandas()  # tables of pyarrow, polars and others
     if _is_dataset(data):
         return DatasetTable(data, fields, targets, weight) if hasattr(data, "__len__") else None
     if _is_samples(data):
@@ -203,7 +205,7 @@ class _Rows:
         for first in range(start * self._size, count, self._size):
             end = min(first + self._size, count)
             rows = slice(first, end) if order is None else order[first:end]
-            yield _batch(self._table.take(rows), self._fields)
+            yield make_batch(self._table.take(rows), self._fields)
 
     def row_numbers(self, epoch: int, first: int, count: int) -> list[int]:
         """Which rows of the data are in `count` batches of an epoch, from the batch `first` on."""
@@ -229,130 +231,3 @@ class _Rows:
             for numbers, shuffle in sides
         )
         return first, second
-
-
-class _Stream:
-    """Batches that the user's own iteration yields."""
-
-    rows: int | None = None
-
-    def __init__(self, batches: Any, fields: Fields, name: Callable[[Any], Named]) -> None:
-        if not callable(batches) and not hasattr(batches, "__iter__") and not hasattr(batches, "__getitem__"):
-            raise OnwardError(
-                f"the data is {type(batches).__name__}, which is neither arrays, nor a table, nor something that "
-                "yields batches"
-            )
-        self._batches, self._fields, self._name = batches, fields, name
-        self._is_function = callable(batches) and not hasattr(batches, "__iter__")
-        self.once = isinstance(batches, Iterator)
-        self._begun: int | None = None
-        self.steps: int | None = _length(batches)
-
-    def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
-        iterator = iter(self._open(number))
-        count = 0
-        try:
-            for count, value in enumerate(iterator, 1):
-                if count > start:
-                    yield self._made(value, count)
-            if count == 0:
-                raise OnwardError("there is no data: it yields no batches")
-        finally:
-            if isinstance(iterator, Generator):
-                iterator.close()
-
-    def _open(self, number: int) -> Iterable[Any]:
-        """What yields the batches of an epoch."""
-        if self.once:
-            if self._begun is not None:
-                raise OnwardError(
-                    f"a generator yields its batches once, and epoch {self._begun} has had them; give a function that "
-                    f"returns a new one for each epoch, or a list"
-                )
-            self._begun = number
-        if self._is_function:
-            parameters = inspect.signature(self._batches).parameters.values()
-            required = [
-                p for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-            ]
-            made = self._batches(number) if required else self._batches()
-            if not hasattr(made, "__iter__"):
-                raise OnwardError(f"the function that is the data returned {type(made).__name__}, not batches")
-            return made
-        for owner in (
-            self._batches,
-            getattr(self._batches, "sampler", None),
-            getattr(self._batches, "batch_sampler", None),
-        ):
-            if callable(getattr(owner, "set_epoch", None)):
-                owner.set_epoch(number)  # type: ignore[union-attr]
-        return self._batches
-
-    def _made(self, value: Any, count: int) -> Batch:
-        try:
-            return _batch(self._name(value), self._fields)
-        except OnwardError as error:
-            raise type(error)(f"batch {count}: {error}") from error
-
-
-class _DatasetBatches:
-    """Batches of a data set of Hugging Face that is read from its beginning to its end."""
-
-    def __init__(self, dataset: Any, batch_size: int) -> None:
-        self._dataset = dataset if is_computed(dataset) else dataset.with_format("numpy")
-        self._size = batch_size
-
-    def set_epoch(self, number: int) -> None:
-        self._dataset.set_epoch(number)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._dataset.iter(batch_size=self._size))
-
-
-def _length(batches: Any) -> int | None:
-    try:
-        return len(batches)
-    except (TypeError, NotImplementedError):  # no length, or one that is not known
-        return None
-
-
-def _batch(named: Named, fields: Fields) -> Batch:
-    """Values as the model takes them."""
-    feeds = {field.name: field.fit(as_array(named[field.name], str(field))) for field in fields.needed}
-    first = next((field for field in fields.needed if field.has_rows), None)
-    rows = len(feeds[first.name]) if first is not None and feeds[first.name].ndim else 1
-    if rows == 0:
-        raise OnwardError("it has no rows")
-    for field in fields.needed:
-        _check_rows(field, feeds[field.name], rows, first)
-    weight = _weight(named.get(SAMPLE_WEIGHT), rows, fields)
-    if weight is not None and fields.weight is not None:
-        feeds[fields.weight.name] = weight
-    return Batch(feeds, rows, weight)
-
-
-def _check_rows(field: Field, array: np.ndarray, rows: int, first: Field | None) -> None:
-    """See that all fields whose first axis is that of the rows have as many; the graph checks the others."""
-    if field.batch is not None and len(array) != field.batch:
-        raise OnwardError(f"{field} takes batches of exactly {field.batch} rows, not {len(array)}")
-    if first is None or not field.shape or not first.shape or not isinstance(first.shape[0], str):
-        return
-    if field.shape[0] == first.shape[0] and len(array) != rows:
-        raise OnwardError(f"{first} has {rows} rows, but {field} has {len(array)}")
-
-
-def _weight(given: Any, rows: int, fields: Fields) -> np.ndarray | None:
-    if not fields.needs_targets:
-        return None
-    if fields.weight is None:
-        if given is not None:
-            raise OnwardError(
-                "weights of rows are given, but the loss takes none; make the Trainer with sample_weight=True"
-            )
-        return None
-    if given is None:
-        return np.ones(rows, fields.weight.dtype or np.float32)
-    weight = fields.weight.fit(as_array(given, str(fields.weight)))
-    if weight.shape != (rows,):
-        raise OnwardError(f"`sample_weight` is a number for each of {rows} rows, but has shape {list(weight.shape)}")
-    return weight

@@ -152,6 +152,10 @@ class Field:
         """What may be meant, where that is usual."""
         assert self.shape is not None
         rank = len(self.shape)
+        if self.is_target and self.dtype is not None and self.dtype.kind in "iu" and len(shape) == rank + 1:
+            return (
+                "; is there a number for each class? y.argmax(1) makes labels, and soft_cross_entropy takes such rows"
+            )
         fits = [
             (f"x.transpose({order})", [shape[axis] for axis in axes])
             for axes, order in (((0, 3, 1, 2), "0, 3, 1, 2"), ((0, 2, 3, 1), "0, 2, 3, 1"), ((0, 2, 1), "0, 2, 1"))
