@@ -304,6 +304,20 @@ def test_names_that_are_taken() -> None:
     np.testing.assert_allclose(gradients["w_grad"], dt * (1 - np.tanh(x * w) ** 2) * x, rtol=1e-5)
 
 
+def test_sizes_that_only_inference_has_a_name_for() -> None:
+    """Their names must not meet those that it gives in the backward graph: equal names are equal sizes."""
+    text = """g (float[N,4] x) => (float[M,2] y) <int64[2] pairs = {-1, 2}, int64[2] quads = {-1, 4}> {
+        h = MatMul(x, w) t = Tanh(h) r = Reshape(t, pairs) u = MatMul(r, v) s = Sigmoid(u) q = Reshape(s, quads)
+        z = MatMul(q, w) e = Tanh(z) y = Reshape(e, pairs) }"""
+    model = with_weights(text, {"w": (4, 4), "v": (2, 2)})
+    x = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    made = check(model, {"x": x}, ["x"], ["w", "v"])
+    shapes = [value.type.tensor_type.shape.dim for value in made.backward.graph.input]
+    names = {dim.dim_param for shape in shapes for dim in shape if dim.dim_param}
+    assert names
+    assert not any(name.startswith("unk__") for name in names)
+
+
 def test_no_rows() -> None:
     text = "g (float[N,3] x) => (float[N,2] y) { h = MatMul(x, w) t = Relu(h) y = MatMul(t, v) }"
     made = phases(with_weights(text, {"w": (3, 4), "v": (4, 2)}), trainable=["w", "v"])

@@ -28,7 +28,7 @@ from onward.graph.nodes import all_values, is_used, outer_values
 from onward.graph.parameters import parameters as parameters_of
 from onward.graph.prepare import ModelLike, load, prepare
 from onward.graph.proto import drop_map_outputs
-from onward.graph.shapes import is_floating
+from onward.graph.shapes import Dim, dims, is_floating, is_placeholder
 from onward.graph.upgrade import in_lowest_opset, upgrade
 from onward.signature import METADATA_KEY, Role, Signature
 from onward.training.forms import choose_forms
@@ -267,10 +267,10 @@ def _backward(whole: ir.Model, info: PhaseInfo) -> onnx.ModelProto:
     graph = model.graph
     values = outer_values(graph)
     _set(graph.outputs, [values[name] for name in info.gradients.values()])
+    sizes = _Sizes(graph)
     for name in info.kept:
         old = values[name]
-        shape = None if old.shape is None else old.shape.copy()
-        values[name] = ir.Value(name=name, type=old.type, shape=shape)
+        values[name] = ir.Value(name=name, type=old.type, shape=sizes.named(old))
         old.name = None
         ir.convenience.replace_all_uses_with(old, values[name], replace_graph_outputs=True)
     seeds = list(info.output_gradients.values())
@@ -288,6 +288,28 @@ def _backward(whole: ir.Model, info: PhaseInfo) -> onnx.ModelProto:
         links=_gradient_links(info),
     )
     return _finished(model, signature)
+
+
+class _Sizes:
+    """Names for sizes that inference has only numbered: each run of it counts anew, and must not meet the old ones."""
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self._taken: set[str | None] = {
+            dim for value in all_values(graph) for dim in dims(value) or () if isinstance(dim, str)
+        }
+        self._names: dict[str, str] = {}
+
+    def named(self, value: ir.Value) -> ir.Shape | None:
+        """The shape of a value; sizes that were equal still are."""
+        known = dims(value)
+        return None if known is None else ir.Shape([self._name(dim) for dim in known])
+
+    def _name(self, dim: Dim) -> Dim:
+        if not isinstance(dim, str) or not is_placeholder(dim):
+            return dim
+        if dim not in self._names:
+            self._names[dim] = free_name("kept", self._taken)
+        return self._names[dim]
 
 
 def _input_roles(info: PhaseInfo) -> dict[str, Role]:
