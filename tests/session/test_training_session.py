@@ -406,6 +406,8 @@ def test_mistakes_at_run_time() -> None:
         session.run(None, {**feeds, **rate(-1)})
     with pytest.raises(OnwardError, match="could not run"):
         session.run(None, {**feeds, **rate(0.1), "label": np.ones((3, 1), np.float32)})
+    with pytest.raises(OnwardError, match="one step after the other"):
+        session.run_async(None, {}, None, None)
     with pytest.raises(OnwardError, match="an evaluation has no 'global_gradient_norm'"):
         session.run(["global_gradient_norm"], feeds, evaluating())
     for name in NAMES:  # nothing of it has changed anything

@@ -94,16 +94,9 @@ def open_session(
 
     `folder` is where it finds its external data, if it has any; `as_written` leaves its nodes as they are.
     """
-    if options is None:
-        options = default_options()
+    options = suitable_options(options)
     if folder is not None:
         options.add_session_config_entry(_FOLDER, str(folder))
-    # A plan of all memory, made after the first run, is kept beside what that run took: a quarter to a half more
-    # altogether, and not faster.
-    options.enable_mem_pattern = False
-    for key, value in _DEFAULTS.items():
-        if not _is_set(options, key):
-            options.add_session_config_entry(key, value)
     level = options.graph_optimization_level
     if as_written:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -132,6 +125,19 @@ def _is_set(options: onnxruntime.SessionOptions, key: str) -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def suitable_options(options: onnxruntime.SessionOptions | None) -> onnxruntime.SessionOptions:
+    """Options for training, in place: what the caller has not decided is set."""
+    if options is None:
+        options = default_options()
+    # A plan of all memory, made after the first run, is kept beside what that run took: a quarter to a half more
+    # altogether, and not faster.
+    options.enable_mem_pattern = False
+    for key, value in _DEFAULTS.items():
+        if not _is_set(options, key):
+            options.add_session_config_entry(key, value)
+    return options
 
 
 def default_options() -> onnxruntime.SessionOptions:

@@ -6,9 +6,11 @@ which one backward pass consumes.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,7 +51,7 @@ class TwoPhases:
     """A pair of graphs that `onward.training.phases` has made, as serialized models.
 
     Backward passes read inputs and parameters where they are: these must not change between the two passes. Any number
-    of threads may run either.
+    of threads may run either. `folder` is where models find their external data, if they have any.
     """
 
     def __init__(
@@ -60,10 +62,11 @@ class TwoPhases:
         device: str = "cpu",
         options: onnxruntime.SessionOptions | None = None,
         providers: Sequence[Any] | None = None,
+        folder: str | os.PathLike[str] | None = None,
     ) -> None:
         self.device, used = choose(device, providers)
-        self._forward = _Graph(forward, "forward", self.device, options, used)
-        self._backward = _Graph(backward, "backward", self.device, options, used)
+        self._forward = _Graph(forward, "forward", self.device, options, used, folder)
+        self._backward = _Graph(backward, "backward", self.device, options, used, folder)
         first, second = self._forward.signature, self._backward.signature
         self.inputs = list(first.inputs)
         self.outputs = first.output_names(Role.OUTPUT)
@@ -136,8 +139,10 @@ class _Graph:
         device: Device,
         options: onnxruntime.SessionOptions | None,
         providers: list[Any],
+        folder: str | os.PathLike[str] | None,
     ) -> None:
         model = wire.parse(content)
+        self._folder = folder if folder is not None and model.check_files(Path(folder)) else None
         text = model.metadata.get(METADATA_KEY)
         self.signature = Signature(kind, {}, {}) if text is None else Signature.from_json(text)
         if text is None or self.signature.kind != kind:
@@ -154,7 +159,11 @@ class _Graph:
         with self._opening:
             if as_written not in self._sessions:
                 self._sessions[as_written] = open_session(
-                    self._content, options=self._options, providers=self._providers, as_written=as_written
+                    self._content,
+                    folder=self._folder,
+                    options=self._options,
+                    providers=self._providers,
+                    as_written=as_written,
                 )
             return self._sessions[as_written]
 

@@ -79,7 +79,9 @@ class TrainingAgent:
         pair = read_pair(dict(native.model_meta.custom_metadata_map))
         options = native.get_provider_options()
         providers = [(name, options[name]) if options.get(name) else name for name in native.get_providers()]
-        self._phases = TwoPhases(pair.forward, pair.backward, options=native.session_options, providers=providers)
+        settings = native.session_options  # a copy
+        settings.optimized_model_filepath = ""  # that of the gradient model is written there
+        self._phases = TwoPhases(pair.forward, pair.backward, options=settings, providers=providers)
         self._feed_names, self._fetches = list(fw_feed_names), list(bw_fetches_names)
         self._stored: dict[str, Any] = dict(pair.stored)
         signature = Signature.from_json(wire.parse(pair.forward).metadata[METADATA_KEY])

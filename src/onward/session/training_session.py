@@ -20,7 +20,7 @@ from onward.runtime.device import choose
 from onward.runtime.files import replacing_together
 from onward.runtime.inputs import as_value
 from onward.runtime.refusal import explain
-from onward.runtime.session import default_options, open_session
+from onward.runtime.session import open_session, suitable_options
 from onward.runtime.tensors import array_of, value_of
 from onward.session.binding import Record, TrainingBinding
 from onward.session.optimizers import MOMENTS, STEP, UPDATE_COUNT
@@ -63,7 +63,7 @@ class TrainingSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         parameters.check()
         self._step: StepGraph = step_graph(model, parameters)
         self._write_graphs(parameters)
-        options = default_options() if sess_options is None else sess_options
+        options = suitable_options(sess_options)
         super().__init__(
             self._step.training.SerializeToString(),
             options,
@@ -130,6 +130,12 @@ class TrainingSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         self._run(binding.record, run_options, training)
         return binding.get_outputs()
 
+    def run_async(self, *arguments: Any, **options: Any) -> None:
+        """Refused: a step needs the state that the one before it leaves."""
+        raise OnwardError("a TrainingSession runs one step after the other; use run or run_with_iobinding")
+
+    run_with_ortvaluevector = run_async
+
     def io_binding(self) -> TrainingBinding:
         """A binding for `run_with_iobinding`."""
         return TrainingBinding(self)
@@ -185,6 +191,7 @@ class TrainingSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             model.set_outputs(sorted(outputs))
             model.prune()
             options = self.get_session_options()
+            options.optimized_model_filepath = ""  # that of the whole is written there
             self._paths[key] = open_session(model.serialize(), options=options, providers=self._used)
         return self._paths[key]._sess
 

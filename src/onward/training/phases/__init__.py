@@ -257,7 +257,7 @@ def _forward(whole: ir.Model, info: PhaseInfo) -> onnx.ModelProto:
         outputs={name: outputs[name] for name in names},
         links=info.statistics,
         initial={name: 0 for name, role in info.random.items() if role is Role.SEED},
-        parameters=[*info.parameters, *info.statistics.values()],
+        parameters=list(dict.fromkeys([*info.parameters, *info.statistics.values()])),
     )
     return _finished(model, signature)
 
