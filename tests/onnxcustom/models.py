@@ -21,7 +21,16 @@ linear ({kind}[N, 3] X) => ({kind}[N, 1] variable)
 
 
 def linear(kind: str = "float") -> onnx.ModelProto:
-    return onnx.parser.parse_model(LINEAR.format(kind=kind))
+    if kind != "float16":
+        return onnx.parser.parse_model(LINEAR.format(kind=kind))
+    # The parser reads no numbers of this type.
+    model = linear()
+    for tensor in model.graph.initializer[:2]:
+        array = onnx.numpy_helper.to_array(tensor).astype(np.float16)
+        tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+    return model
 
 
 def network(hidden: int = 5, features: int = 3, seed: int = 0) -> onnx.ModelProto:

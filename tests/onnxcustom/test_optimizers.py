@@ -159,11 +159,12 @@ def test_labels_as_a_vector() -> None:
     assert_allclose(made.get_state()["w"][:, 0], TRUE[:3], atol=0.02)
 
 
-def test_double_and_data_of_other_types() -> None:
+@pytest.mark.parametrize(("kind", "dtype"), [("double", np.float64), ("float16", np.float16)])
+def test_other_types(kind: str, dtype: type) -> None:
     np.random.seed(0)
-    made = OrtGradientOptimizer(add_loss_output(linear("double")), NAMES, learning_rate=0.1, max_iter=10)
+    made = OrtGradientOptimizer(add_loss_output(linear(kind)), NAMES, learning_rate=0.1, max_iter=10)
     made.fit(X.astype(np.float16), Y.tolist())
-    assert made.get_state()["coef"].dtype == np.float64
+    assert made.get_state()["coef"].dtype == dtype
     assert made.train_losses_[-1] < made.train_losses_[0] / 20
 
 

@@ -163,6 +163,27 @@ def test_double() -> None:
         Optimizer(mixed)
 
 
+def test_half() -> None:
+    """float16 has three digits: the line is found as well as they allow."""
+    np.random.seed(0)
+    model = Optimizer(linear("float16"), learning_rate=LearningRateSGDNesterov(0.02), max_iter=40).fit(X, Y)
+    assert model.get_state()[0].numpy().dtype == np.float16
+    assert_allclose(numbers(model), TRUE, atol=0.1)
+
+
+def test_scalar_weights_stay_scalars() -> None:
+    text = (
+        '<ir_version: 8, opset_import: ["" : 15]> g (float[N, 1] X) => (float[N, 1] Y) <float a = {1}, float b = {0}> '
+    )
+    model = onnx.parser.parse_model(text + "{ p = Mul(X, a) Y = Add(p, b) }")
+    np.random.seed(0)
+    made = Optimizer(model, learning_rate="Nesterov", max_iter=40, learning_penalty=ElasticLearningPenalty(0, 1e-6))
+    made.fit(X[:, :1], 3 * X[:, :1] - 1)
+    assert [value.shape() for value in made.get_state()] == [[], []]
+    assert_allclose(numbers(made), [3, -1], atol=0.05)
+    open_session(made.get_trained_onnx().SerializeToString())
+
+
 def test_data_of_other_types() -> None:
     """Doubles and integers become what the graph takes."""
     expected = numbers(fitted())
