@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -557,3 +559,25 @@ def test_classifiers_of_scikit_learn_are_refused() -> None:
     )
     with pytest.raises(OnwardError, match="depends on the number of classes: it "):
         onward.new_head(network, 5)
+
+
+LIGHT = sorted((Path(onnx.__file__).parent / "backend/test/data/light").glob("light_*.onnx"))
+QUICK = ("light_squeezenet.onnx", "light_shufflenet.onnx")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, id=path.stem, marks=[] if path.name in QUICK else [pytest.mark.slow]) for path in LIGHT],
+)
+def test_architectures_of_imagenet(path: Path) -> None:
+    """The files that onnx has for its own tests: opset 9, IR 3, and weights that are one number repeated."""
+    made = onward.new_head(path, classes=NEW)
+    onnx.checker.check_model(made.model)
+    assert made.parameters == ["head.weight", "head.bias"]
+    old = onnx.load(path)
+    stored = weights_of(old)
+    image = next(value for value in old.graph.input if value.name not in stored)
+    x = {image.name: np.zeros(sizes(image), np.float32)}
+    before, after = run(old, **x)[0], run(made.model, **x)[0]
+    assert before.shape[:2] == (1, 1000)
+    assert after.shape == (1, NEW, *before.shape[2:])

@@ -169,3 +169,43 @@ def test_real_classifiers(name: str) -> None:
     assert new.shape == (*old.shape[:-1], NEW)
     losses = train(made.model, x, np.arange(len(x)) % NEW, made.parameters, rate=0.01)
     assert losses[-1] < 0.8 * losses[0]
+
+
+def test_digits_that_were_not_known(tmp_path) -> None:
+    """A network for the digits 0 to 4 learns all ten: its head first, then all of it."""
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    x, y = load_digits(return_X_y=True)
+    x, held_x, y, held_y = train_test_split((x / 16).astype(np.float32), y, random_state=0)
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 5), nn.Softmax(-1))
+    onward.torch.export(module, (torch.zeros(2, 64),), tmp_path / "zero.onnx", output_names=["p"])
+    scores = _scores(onnx.load(tmp_path / "zero.onnx"))
+    known = y < 5
+    first = onward.Trainer(tmp_path / "zero.onnx", "cross_entropy", learning_rate=0.01, loss_inputs=[scores])
+    first.fit(x[known], y[known], epochs=8, progress=False)
+    first.export(tmp_path / "five.onnx")
+
+    model, parameters = onward.new_head(tmp_path / "five.onnx", classes=10)
+    head = onward.Trainer(
+        model,
+        "cross_entropy",
+        learning_rate=0.02,
+        loss_inputs=[_scores(model)],
+        trainable=parameters,
+        metrics=["accuracy"],
+    )
+    head.fit(x, y, epochs=15, progress=False)
+    assert head.evaluate(held_x, held_y)["accuracy"] > 0.85
+    head.export(tmp_path / "ten.onnx")
+    ten = onnx.load(tmp_path / "ten.onnx")
+    body = {t.name: t.raw_data for t in onnx.load(tmp_path / "five.onnx").graph.initializer}
+    kept = [t.name for t in ten.graph.initializer if body.get(t.name) == t.raw_data]
+    assert {"0.weight", "0.bias"} <= set(kept)
+    whole = onward.Trainer(ten, "cross_entropy", learning_rate=0.003, loss_inputs=[_scores(ten)], metrics=["accuracy"])
+    whole.fit(x, y, epochs=10, progress=False)
+    assert whole.evaluate(held_x, held_y)["accuracy"] > 0.94
+    p = whole.predict(held_x)
+    assert p.shape == (len(held_x), 10)
+    np.testing.assert_allclose(p.sum(axis=1), 1, rtol=1e-5)

@@ -134,7 +134,11 @@ def is_constant(value: ir.Value | None) -> bool:
     if value is None:
         return False
     producer = value.producer()
-    return value.const_value is not None if producer is None else producer.op_type == "Constant"
+    if producer is None:
+        return value.const_value is not None
+    if producer.op_type == "ConstantOfShape":
+        return is_constant(producer.inputs[0])
+    return producer.op_type == "Constant"
 
 
 def constant_array(value: ir.Value | None) -> np.ndarray | None:
@@ -145,6 +149,8 @@ def constant_array(value: ir.Value | None) -> np.ndarray | None:
     if producer is None:
         tensor = value.const_value
         return None if tensor is None or tensor.dtype == ir.DataType.STRING else tensor.numpy()
+    if producer.op_type == "ConstantOfShape":
+        return _constant_of_shape(producer)
     content = next(iter(producer.attributes.values()))
     if content.type == ir.AttributeType.TENSOR:
         return content.as_tensor().numpy()
@@ -153,6 +159,13 @@ def constant_array(value: ir.Value | None) -> np.ndarray | None:
     if content.type in (ir.AttributeType.INT, ir.AttributeType.INTS):
         return np.asarray(content.value, np.int64)
     return None
+
+
+def _constant_of_shape(node: ir.Node) -> np.ndarray | None:
+    """A tensor of one number, without the memory for it."""
+    shape, content = constant_array(node.inputs[0]), node.attributes.get("value")
+    number = np.zeros(1, np.float32) if content is None else content.as_tensor().numpy()
+    return None if shape is None else np.broadcast_to(number.reshape(()), [int(size) for size in shape])
 
 
 def _constant(value: ir.Value | None) -> tuple[ir.Value | None, np.ndarray | None, bool]:
