@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import onward
 from onward.errors import OpsetError
+from onward.graph import opsets
 from onward.graph.adapters import ADAPTERS
 from onward.graph.opsets import _ACCEPTED
 from onward.graph.prepare import prepare
@@ -363,3 +364,15 @@ def test_what_is_called_compatible_is() -> None:
     assert not _reviewed() & set(ADAPTERS)
     broken = [key for key, (old, new) in sorted(_changes().items()) if key in _reviewed() and _breaks_syntax(old, new)]
     assert not broken
+
+
+def test_means_that_older_onnxruntimes_divide_differently(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until 1.28 theirs, of windows rounded up before opset 19, were divided by the whole kernel."""
+    window = {"kernel_shape": [4, 3], "strides": [4, 2], "count_include_pad": 1, "ceil_mode": 1}
+    prepared = prepare(Case("AveragePool", 19, [IMAGE], window).model()[0])
+    assert upgrade(prepared, 19).opset_imports[""] == 19
+    monkeypatch.setattr(opsets, "runtime_release", lambda: 28)
+    with pytest.raises(
+        OpsetError, match=r"AveragePool node .* rounds the number of its windows up .* onnxruntime 1.29"
+    ):
+        upgrade(prepared, 19)

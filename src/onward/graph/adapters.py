@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from onward.errors import OpsetError
 from onward.graph.builder import Builder
+from onward.graph.kernel_sizes import counts_whole_kernel
 from onward.graph.nodes import attribute, constant_of, describe, input_at, is_used, take_over
 from onward.graph.shapes import dims
 
@@ -259,16 +260,19 @@ def group_normalization_21(op: Builder, node: ir.Node) -> None:
 
 @adapter("AveragePool", since=19)
 def average_pool_19(op: Builder, node: ir.Node) -> None:
-    """A window larger than the padded image was divided by its own size, now by that of the image.
-
-    That is how onnxruntime counts with count_include_pad, unless it rounds the number of windows up.
-    """
+    """With count_include_pad, a window larger than the padded image was divided by its own size, now by the image's."""
     x = node.inputs[0]
     assert x is not None
     kernel: tuple[int, ...] = attribute(node, "kernel_shape", ())
     n, how = len(kernel), attribute(node, "auto_pad", "NOTSET")
-    if not attribute(node, "count_include_pad", 0) or attribute(node, "ceil_mode", 0) or how.startswith("SAME"):
+    if not counts_whole_kernel(node, 18) or counts_whole_kernel(node, 19) or how.startswith("SAME"):
         return
+    if attribute(node, "ceil_mode", 0):
+        raise OpsetError(
+            f"{describe(node)} rounds the number of its windows up (ceil_mode) and counts its padding: the installed "
+            "onnxruntime divides them by other numbers from opset 19 on, so the model cannot be moved there. Install "
+            "onnxruntime 1.29 or newer, or export the model with opset 19 or newer."
+        )
     strides, pads = attribute(node, "strides", (1,) * n), attribute(node, "pads", (0,) * 2 * n)
     added = [0 if how == "VALID" else pads[i] + pads[n + i] for i in range(n)]
     sizes = (dims(x) or (None,) * (n + 2))[2:]

@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.graph.nodes import attribute, constant_of, input_at, integers
+from onward.graph.opsets import runtime_is_before
 from onward.graph.shapes import Dim, dims
 
 Shape = list[Dim]
@@ -77,12 +78,24 @@ def _positions(node: ir.Node, size: Dim, kernel: int, stride: int, dilation: int
     if how in _SAME:
         before, after = pooling_padding(size, kernel, stride, upper=how == "SAME_UPPER")
     room = size + before + after - dilation * (kernel - 1) - 1
-    # Rounded towards zero, not down: a window that is larger by less than a stride is one that reads what there is.
-    count = (room // stride if room >= 0 else -(-room // stride)) + 1
     if attribute(node, "ceil_mode", 0):
         count = -(-room // stride) + 1
-        count = count - 1 if (count - 1) * stride >= size + before else count
+        count = count - 1 if (count - 1) * stride >= size + before and not runtime_is_before(21) else count
+    elif room < 0 and not runtime_is_before(21):
+        # Rounded towards zero, not down: a window that is larger by less than a stride is one that reads what there is.
+        count = 1 - (-room // stride)
+    else:
+        count = room // stride + 1
     return count if count >= 0 else None  # onnxruntime refuses
+
+
+def counts_whole_kernel(node: ir.Node, opset: int) -> bool:
+    """Whether onnxruntime divides means by the size of the kernel, also where windows reach beyond the padded image."""
+    if not attribute(node, "count_include_pad", 0):
+        return False
+    if runtime_is_before(21):
+        return True
+    return opset < 19 and (runtime_is_before(29) or not attribute(node, "ceil_mode", 0))
 
 
 def plain_pooling(node: ir.Node) -> dict[str, ir.Attr]:
@@ -100,7 +113,6 @@ def plain_pooling(node: ir.Node) -> dict[str, ir.Attr]:
     plain = ir.node(node.op_type, [], {**node.attributes, **found, "ceil_mode": ir.AttrInt64("ceil_mode", 0)})
     counts = _pool(plain, list(shape))
     if attribute(node, "ceil_mode", 0) and counts is not None and None not in counts[2:]:
-        # Before opset 19 onnxruntime divides by less if it rounds up, where a window is larger than the padded image.
         divides = attribute(node, "count_include_pad", 0) and not _fits(plain, shape[2:])
         if counts == _pool(node, list(shape)) and not divides:
             found["ceil_mode"] = plain.attributes["ceil_mode"]

@@ -34,8 +34,8 @@ class NeedsOpsetError(Exception):
 
 
 @functools.cache
-def accepted_by_runtime() -> tuple[int, int]:
-    """The newest (opset, IR version) that the installed onnxruntime accepts.
+def runtime_release() -> int | None:
+    """The n of the installed onnxruntime 1.n; None where there is none, or another.
 
     Read from the package's version number, so that building graphs does not import onnxruntime.
     """
@@ -44,9 +44,22 @@ def accepted_by_runtime() -> tuple[int, int]:
             major, minor = (int(part) for part in metadata.version(distribution).split(".")[:2])
         except (metadata.PackageNotFoundError, ValueError):
             continue
-        listed = [known for known in _ACCEPTED if known <= minor]
-        return _ACCEPTED[max(listed)] if major == 1 and listed else _ACCEPTED[max(_ACCEPTED)]
-    return _ACCEPTED[max(_ACCEPTED)]
+        return minor if major == 1 else None
+    return None
+
+
+def runtime_is_before(release: int) -> bool:
+    """Whether the installed onnxruntime is older than 1.`release`."""
+    found = runtime_release()
+    return found is not None and found < release
+
+
+@functools.cache
+def accepted_by_runtime() -> tuple[int, int]:
+    """The newest (opset, IR version) that the installed onnxruntime accepts."""
+    release = runtime_release()
+    listed = [known for known in _ACCEPTED if release is not None and known <= release]
+    return _ACCEPTED[max(listed or _ACCEPTED)]
 
 
 def require_accepted(opset: int) -> None:

@@ -21,6 +21,7 @@ from onward.autodiff.rules.pool_window import (
 from onward.autodiff.rules.window import Window, slide_back, spatial, spatial_shape
 from onward.errors import NotDifferentiableError
 from onward.graph.builder import Builder
+from onward.graph.kernel_sizes import counts_whole_kernel
 from onward.graph.nodes import attribute, constant_of, describe
 from onward.graph.restating import stated
 from onward.graph.shapes import rank, static_size
@@ -81,9 +82,7 @@ def _divisors(op: Builder, node: ir.Node, window: Window) -> ir.Value | float | 
     """What each mean was divided by: a number, or an array that broadcasts to y."""
     padding = bool(attribute(node, "count_include_pad", 0))
     unpadded = window.start is None and window.after is not None and not any(window.before + window.after)
-    # Before opset 19 onnxruntime divides by the whole kernel, also where a window is larger than the padded image.
-    whole = padding and op.opset < 19 and not attribute(node, "ceil_mode", 0)
-    if whole or ((padding or unpadded) and always_full(window)):
+    if counts_whole_kernel(node, op.opset) or ((padding or unpadded) and always_full(window)):
         return float(math.prod(window.kernel))
     found = counts(op, node, window, padding=padding)
     if isinstance(found, ir.Value):
