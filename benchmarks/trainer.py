@@ -29,6 +29,8 @@ def by_hand(folder: Path, threads: int) -> Epoch:
     worker = OnnxRuntime(folder, threads)
     worker.import_builder()
     worker.build()
+    order = _order(worker)
+    worker.x, worker.y = worker.x[order], worker.y[order]  # from memory that is as large as the other's
     step = worker.load()
     return lambda: [float(step(index)) for index in range(EPOCH)]
 
@@ -43,15 +45,22 @@ def by_trainer(folder: Path, threads: int) -> Epoch:
         trainable=worker.work["trainable"],
         session_options=worker._options(),
     )
-    # Batches of arrays, so that both find them ready; labels of tokens are more than the rows.
-    batches = [(worker.x[index % len(worker.x)], worker.y[index % len(worker.y)]) for index in range(EPOCH)]
+    order = _order(worker)
+    if worker.x.shape[1] == worker.y.shape[1]:
+        data = (np.concatenate(worker.x[order]), np.concatenate(worker.y[order]))
+    else:  # labels of tokens, which are more than the rows
+        data = [(worker.x[index], worker.y[index]) for index in order]
 
     def epoch() -> list[float]:
         before = len(trainer.history.losses)
-        trainer.fit(batches, progress=False)
+        trainer.fit(data, batch_size=worker.x.shape[1], shuffle=False, progress=False)
         return trainer.history.losses[before:]
 
     return epoch
+
+
+def _order(worker: OnnxRuntime) -> list[int]:
+    return [index % len(worker.x) for index in range(EPOCH)]
 
 
 def compare(name: str, threads: int, rounds: int) -> str:

@@ -132,6 +132,29 @@ def test_what_is_monitored_has_to_be_there() -> None:
             EarlyStopping(**wrong)
 
 
+def test_callbacks_may_use_the_trainer(tmp_path: Path) -> None:
+    """Evaluate, predict, save and export while it trains."""
+    found = []
+
+    def use(run: Any) -> None:
+        trainer = run.learner
+        found.append(trainer.evaluate(X, Y)["loss"])
+        assert trainer.predict(X).shape == (24, 3)
+        trainer.export(tmp_path / "model.onnx")
+        trainer.save(tmp_path / f"epoch-{run.epoch}")
+
+    plain = onward.Trainer(classifier(dropout=True), "cross_entropy")
+    plain.fit(X, Y, epochs=3)
+    used = onward.Trainer(classifier(dropout=True), "cross_entropy")
+    used.fit(X, Y, epochs=3, callbacks=[Lambda(on_step_end=use)])
+    assert used.history.losses == plain.history.losses
+    assert len(found) == 3
+    again = onward.Trainer(classifier(dropout=True), "cross_entropy")
+    again.load(tmp_path / "epoch-2")
+    assert again.epochs == 2
+    assert again.evaluate(X, Y)["loss"] == found[-1]
+
+
 def test_checkpoints_every_so_many_steps(tmp_path: Path) -> None:
     seen: list[list[int]] = []
 

@@ -117,6 +117,7 @@ class Trainer:
         self._comparisons = self._compared(metrics)
         self._training = Measurement(self._model, self._loss, self._comparisons)
         self._epoch = 0
+        self._loop: Loop | None = None  # of a fit under way
         self._unfinished: dict[str, Any] | None = None
         self.history = History()
 
@@ -201,14 +202,14 @@ class Trainer:
             prefetch=prefetch,
             state=None if saved is None else saved["loop"],
         )
-        self._unfinished = None
+        self._unfinished, self._loop = None, loop
         try:
             return loop.run()
         except BaseException:
             self._unfinished = copy.deepcopy(self._fit.content(loop))
             raise
         finally:
-            self._epoch = loop.epoch
+            self._epoch, self._loop = loop.epoch, None
 
     def _updates(self, batches: int) -> int:
         """How many updates an epoch of so many batches has."""
@@ -283,7 +284,7 @@ class Trainer:
     @property
     def epochs(self) -> int:
         """How many epochs are done."""
-        return self._epoch
+        return self._epoch if self._loop is None else self._loop.epoch
 
     def find_learning_rate(
         self,
@@ -380,7 +381,7 @@ class Trainer:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a checkpoint: parameters, optimizer, schedule, history. `onward.api` reads it, too."""
-        persistence.save(self._model, path, {"epoch": self._epoch, **self._remembered()})
+        persistence.save(self._model, path, {"epoch": self.epochs, **self._remembered()})
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Continue from a checkpoint, of this class or of `onward.api`: the next `fit` begins a new epoch."""
