@@ -199,6 +199,8 @@ def test_both_phases_draw_the_same_mask() -> None:
     made = phases(with_weights(DROPOUT, {"w": (40,)}), trainable=["w"], requires_grad_inputs=["x"])
     assert set(made.info.random.values()) == {Role.SEED, Role.PASS}
     assert not set(made.info.random) & {value.name for value in made.backward.graph.input}
+    # A byte an element of each mask; what they are applied to is an input, or computed again from them.
+    assert sorted(name.rpartition("/")[2] for name in made.info.kept) == ["packed", "packed"]
     pair, w = opened(made), weights_of(made)["w"]
     x = np.random.default_rng(0).normal(size=(8, 40)).astype(np.float32)
     seed, number = sorted(made.info.random, key=lambda name: made.info.random[name] is Role.PASS)
@@ -351,6 +353,8 @@ def test_signatures() -> None:
 KEPT = {
     # Not h: the mask of Relu is computed from r.
     "rectified": ("h = MatMul(x, w) r = Relu(h) y = MatMul(r, v)", {"w": (5, 6), "v": (6, 3)}, ["r"]),
+    # One byte an element instead of four, where nothing else needs r.
+    "a mask": ("h = MatMul(x, w) r = Relu(h) y = Mul(r, three)", {"w": (5, 6)}, ["*/packed"]),
     # Views of one value are kept once, and as it is.
     "views": (
         """h = MatMul(x, w) a = Reshape(h, flat) e = Unsqueeze(h, one) t = Transpose<perm=[1,0]>(h) b = MatMul(h, t)
@@ -371,15 +375,24 @@ KEPT = {
 }
 
 
+def kind(made: Phases, name: str) -> int:
+    """The element type of what is kept."""
+    (given,) = (value.type.tensor_type.elem_type for value in made.forward.graph.output if value.name == name)
+    (taken,) = (value.type.tensor_type.elem_type for value in made.backward.graph.input if value.name == name)
+    assert given == taken
+    return given
+
+
 @pytest.mark.parametrize("name", KEPT)
 @pytest.mark.parametrize("rows", [512, "N"])
 def test_what_is_kept(name: str, rows: Any) -> None:
     text, weights, kept = KEPT[name]
-    settings = "int64[1] flat = {-1}, int64[1] one = {0}"
+    settings = "int64[1] flat = {-1}, int64[1] one = {0}, float three = {3}"
     model = with_weights(f"g (float[{rows},5] x) => (float y) <{settings}> {{ {text} }}", weights)
     model.graph.output[0].type.tensor_type.ClearField("shape")
     made = phases(model, trainable=list(weights))
-    assert made.info.kept == kept
+    assert ["*/packed" if name.endswith("/packed") else name for name in made.info.kept] == kept
+    assert all(kind(made, name) == onnx.TensorProto.BOOL for name in made.info.kept if name.endswith("/packed"))
     feeds = {"x": np.random.default_rng(0).normal(size=(16 if rows == "N" else rows, 5)).astype(np.float32)}
     check(model, feeds, ["x"], list(weights))
 

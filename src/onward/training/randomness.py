@@ -24,6 +24,7 @@ from onward.graph.nodes import attribute, constant_of, input_at, is_used
 from onward.graph.replacement import replace_node
 from onward.graph.shapes import dims, static_size
 from onward.signature import Role
+from onward.training.mask import as_mask
 
 SEED, PASS = "random_seed", "random_pass"
 
@@ -198,7 +199,7 @@ def _dropout(source: _Source, node: ir.Node) -> list[ir.Value]:
         rate = float(fixed.reshape(()))
         threshold = round(rate * _GRAIN)
         # (u >= threshold / 2^18) as 0 or 1 in one pass.
-        kept = op.HardSigmoid(u, alpha=2.0 * _GRAIN, beta=1.0 - 2 * threshold)
+        kept = as_mask(op.HardSigmoid(u, alpha=2.0 * _GRAIN, beta=1.0 - 2 * threshold))
         mask = op.cast(kept, ir.DataType.BOOL) if len(node.outputs) > 1 else None
         factor = op.Mul(op.cast(kept, x.dtype), 1 / (1 - rate))
     else:

@@ -9,6 +9,7 @@ import onnx_ir as ir
 from onward.autodiff.rules.arithmetic import is_activation
 from onward.graph.builder import Builder
 from onward.graph.nodes import constant_of, input_at
+from onward.training.mask import as_mask
 
 
 def mask(op: Builder, node: ir.Node) -> list[ir.Value] | None:
@@ -39,13 +40,13 @@ def mask(op: Builder, node: ir.Node) -> list[ir.Value] | None:
 
 def _above_zero(op: Builder, y: ir.Value) -> ir.Value:
     """1 where y is positive, in one pass; between 0 and 1 for numbers that are not normal, as y is all but 0 then."""
-    return op.HardSigmoid(y, alpha=2.0**126, beta=0.0)
+    return as_mask(op.HardSigmoid(y, alpha=2.0**126, beta=0.0))
 
 
 def _below(op: Builder, y: ir.Value, bound: float) -> ir.Value:
     """1 where y is less than a positive bound, 0 where it is the bound: a power of 2 makes the difference, exactly."""
     steep = 2.0 ** min(120 - math.frexp(bound)[1], 126)
-    return op.HardSigmoid(y, alpha=-steep, beta=bound * steep)
+    return as_mask(op.HardSigmoid(y, alpha=-steep, beta=bound * steep))
 
 
 def _rectified(mask: ir.Value) -> ir.Value | None:

@@ -7,7 +7,7 @@ expensive runs in both (`keeping.py`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, MutableSequence, Sequence
+from collections.abc import Collection, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass, field
 
 import onnx
@@ -34,6 +34,7 @@ from onward.signature import METADATA_KEY, Role, Signature
 from onward.training.forms import choose_forms
 from onward.training.labels import check_labels
 from onward.training.lowering import faster_rules, lower
+from onward.training.mask import is_mask
 from onward.training.modes import running_statistics, update_running_statistics
 from onward.training.objective import differentiable_values
 from onward.training.order import write_in_order_of_use
@@ -215,17 +216,19 @@ def _phases(prepared: ir.Model, wanted: list[str], parameters: list[str], ends: 
     count = len(results)  # lowering may have replaced the values
     results, made = list(graph.outputs[:count]), list(graph.outputs[count:])
     kept = values_to_keep(graph, set(seeds.values()), set(results), made)
+    masks = [value.name or "" for value in kept if is_mask(value) and value not in results]
+    packed = {name: op.unique_name(f"{name}/packed") for name in masks}
     info = PhaseInfo(
         inputs=users,
         parameters=parameters,
         outputs=outputs,
         output_gradients=output_gradients,
         gradients=published,
-        kept=[value.name or "" for value in kept],
+        kept=[packed.get(value.name or "", value.name or "") for value in kept],
         statistics=statistics,
         random=random,
     )
-    return Phases(_forward(model, info), _backward(model, info), info, weights, model)
+    return Phases(_forward(model, info, packed), _backward(model, info, packed), info, weights, model)
 
 
 def _tensor(value: ir.Value) -> ir.TensorProtocol:
@@ -241,9 +244,12 @@ def _ends(graph: ir.Graph, wanted: Collection[str], ends: Collection[str]) -> li
     return [value for value in outputs if value in carrying]
 
 
-def _forward(whole: ir.Model, info: PhaseInfo) -> onnx.ModelProto:
+def _forward(whole: ir.Model, info: PhaseInfo, packed: Mapping[str, str]) -> onnx.ModelProto:
+    """`packed` are masks, which are kept as booleans, and what these are called."""
     model = whole.clone()
     graph = model.graph
+    for name, title in packed.items():
+        graph.append(_cast(outer_values(graph)[name], ir.DataType.BOOL, title))
     roles = _input_roles(info)
     outputs = dict.fromkeys(info.outputs, Role.OUTPUT) | dict.fromkeys(info.statistics, Role.BUFFER)
     outputs = dict.fromkeys(info.kept, Role.ACTIVATION) | outputs  # what is both has the role of an output
@@ -262,17 +268,25 @@ def _forward(whole: ir.Model, info: PhaseInfo) -> onnx.ModelProto:
     return _finished(model, signature)
 
 
-def _backward(whole: ir.Model, info: PhaseInfo) -> onnx.ModelProto:
+def _backward(whole: ir.Model, info: PhaseInfo, packed: Mapping[str, str]) -> onnx.ModelProto:
     model = whole.clone()
     graph = model.graph
     values = outer_values(graph)
     _set(graph.outputs, [values[name] for name in info.gradients.values()])
     sizes = _Sizes(graph)
+    originals = {title: name for name, title in packed.items()}
+    first = graph[0]
     for name in info.kept:
-        old = values[name]
-        values[name] = ir.Value(name=name, type=old.type, shape=sizes.named(old))
+        old = values[originals.get(name, name)]
+        new = values[name] = ir.Value(name=name, type=old.type, shape=sizes.named(old))
+        if name in originals:
+            assert old.dtype is not None
+            new.type = ir.TensorType(ir.DataType.BOOL)
+            unpack = _cast(new, old.dtype, originals[name])
+            graph.insert_before(first, unpack)
+            new = unpack.outputs[0]
         old.name = None
-        ir.convenience.replace_all_uses_with(old, values[name], replace_graph_outputs=True)
+        ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
     seeds = list(info.output_gradients.values())
     roles = dict.fromkeys(seeds, Role.GRADIENT) | dict.fromkeys(info.kept, Role.ACTIVATION)
     others = _input_roles(info)
@@ -288,6 +302,14 @@ def _backward(whole: ir.Model, info: PhaseInfo) -> onnx.ModelProto:
         links=_gradient_links(info),
     )
     return _finished(model, signature)
+
+
+def _cast(value: ir.Value, dtype: ir.DataType, name: str) -> ir.Node:
+    node = ir.node("Cast", [value], {"to": int(dtype)}, name=name)
+    result = node.outputs[0]
+    result.name, result.type = name, ir.TensorType(dtype)
+    result.shape = None if value.shape is None else value.shape.copy()
+    return node
 
 
 class _Sizes:

@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from onward.graph.nodes import attribute, subgraphs, used_values
 from onward.graph.shapes import Dim, dims, static_size
+from onward.training.mask import is_mask
 from onward.training.phases.flow import SINK, SOURCE, UNLIMITED, Network
 
 # An element more or less does not matter, but each tensor costs a little, whatever its size.
@@ -113,8 +114,9 @@ def _cost_of_keeping(value: ir.Value, results: Collection[ir.Value], early: bool
         return UNLIMITED  # an input of a graph has a type
     if value in results:
         return _TENSOR  # it is returned anyway
+    size = math.prod(map(_size, dims(value) or ())) if is_mask(value) else _bytes(value)
     # Of equal ones, rather the original than a view, and what the model itself computes.
-    return _TENSOR + _bytes(value) + (1 if _is_view(_producer(value)) or not early else 0)
+    return _TENSOR + size + (1 if _is_view(_producer(value)) or not early else 0)
 
 
 def _cost_of_computing(node: ir.Node, value: ir.Value) -> int:
