@@ -42,6 +42,8 @@ def test_data() -> None:
         OnnxClassifier(**SMALL).fit(X, y, np.ones(3))
     with pytest.raises(ValueError, match="at least one non-zero"):
         OnnxClassifier(**SMALL).fit(X, y, np.zeros(len(X)))
+    with pytest.raises(ValueError, match="at least one non-zero"):
+        OnnxClassifier(**SMALL, class_weight={0: 0, 1: 0, 2: 0}).fit(X, y)
     fitted = quiet(OnnxClassifier(**SMALL), X, y)
     with pytest.raises(ValueError, match="X has 3 features, but OnnxClassifier is expecting 4 features"):
         fitted.predict(X[:, :3])

@@ -46,7 +46,8 @@ NUMBERS = ["one target", "three targets"]
 def check(kind: str, X: np.ndarray, y: np.ndarray, weight: np.ndarray | None = None, **options: Any) -> None:  # noqa: N803
     theirs, ours = (MLPClassifier, OnnxClassifier) if kind in CLASSES else (MLPRegressor, OnnxRegressor)
     settings = {**COMMON, **options}
-    expected, got = quiet(theirs(**settings), X, y, weight), quiet(ours(**settings), X, y, weight)
+    weights = {} if weight is None else {"sample_weight": weight}
+    expected, got = quiet(theirs(**settings), X, y, **weights), quiet(ours(**settings), X, y, **weights)
     narrow = X.dtype == np.float32
     tolerance = 1e-4 if narrow else 2e-6  # the learning rate is a float
     np.testing.assert_allclose(got.loss_curve_, expected.loss_curve_, rtol=tolerance)
@@ -101,7 +102,11 @@ def test_float32(kind: str) -> None:
 def test_all(kind: str, solver: str, activation: str) -> None:
     X, y = targets(kind)  # noqa: N806
     weight = np.random.default_rng(0).uniform(0, 2, len(X)) if activation == "tanh" else None
-    check(kind, X, y, weight, activation=activation, **SOLVERS[solver])
+    options = dict(SOLVERS[solver])
+    if options.get("solver") == "sgd":
+        # At rates where training does not settle, rounding grows in every program.
+        options["learning_rate_init"] *= 0.1
+    check(kind, X, y, weight, activation=activation, **options)
 
 
 def torch_losses(X: np.ndarray, y: np.ndarray, estimator: Any, loss: Any, steps: int) -> list[float]:  # noqa: N803

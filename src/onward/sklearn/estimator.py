@@ -110,6 +110,8 @@ class OnnxEstimator(Fitted, ABC):
         head = None if given is None else self._read(network(given))
         y = self._understand(y, head, first=first, incremental=incremental)
         weight = self._weighted(y, weight)
+        if weight is not None and not weight.any():
+            raise EstimatorError("Sample weights must contain at least one non-zero number.")
         if first:
             self._begin(given, X, random)
         task = self._task(self._head, y)
