@@ -90,6 +90,15 @@ def test_partial_fit_goes_on_after_fit() -> None:
     curves_equal(short.partial_fit(X, y), long)
 
 
+def test_another_solver_begins_anew() -> None:
+    X, y = iris()  # noqa: N806
+    estimator = OnnxClassifier(**SMALL).partial_fit(X, y, classes=[0, 1, 2])
+    other = pickle.loads(pickle.dumps(estimator))
+    for each in (estimator, other):
+        each.set_params(solver="sgd", alpha=0.1).partial_fit(X, y, sample_weight=np.ones(len(X)))
+    curves_equal(estimator, other)
+
+
 def test_warm_start() -> None:
     X, y = iris()  # noqa: N806
     warm = OnnxClassifier(**{**SMALL, "max_iter": 4}, warm_start=True).fit(X, y)
@@ -235,6 +244,8 @@ def test_tables_lists_and_sparse_matrices() -> None:
     fitted = OnnxClassifier(**SMALL).fit(frame, pandas.Series(y))
     curves_equal(fitted, expected)
     assert list(fitted.feature_names_in_) == list(frame)
+    named = OnnxClassifier(**SMALL).fit(frame, pandas.Series([f"digit {label}" for label in y]))
+    assert list(named.predict(frame)[:3]) == [f"digit {label}" for label in fitted.predict(frame)[:3]]
     with pytest.raises(ValueError, match="feature names should match"):
         fitted.predict(frame.rename(columns={"pixel 0": "other"}))
 

@@ -144,6 +144,9 @@ def test_images() -> None:
     rows = OnnxClassifier(convolutional(), **settings).fit(X, y)
     images = OnnxClassifier(convolutional(), **settings).fit(X.reshape(-1, 1, 8, 8), y)
     np.testing.assert_array_equal(rows.loss_curve_, images.loss_curve_)
+    np.testing.assert_array_equal(rows.predict_proba(X.reshape(-1, 1, 8, 8)), images.predict_proba(X))
+    with pytest.raises(ValueError, match="dim 4"):
+        rows.predict(X.reshape(-1, 1, 4, 16))
     assert rows.score(X, y) > 0.9
     one_by_one = np.concatenate([rows.predict_proba(X[index : index + 1]) for index in range(10)])
     np.testing.assert_allclose(one_by_one, rows.predict_proba(X[:10]), atol=1e-5, err_msg="running statistics")

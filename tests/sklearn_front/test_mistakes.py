@@ -62,6 +62,8 @@ def test_partial_fit_of_other_targets() -> None:
         begun.partial_fit(X, y, classes=[0, 1])
     with pytest.raises(ValueError, match="but the model was fitted to other targets"):
         begun.partial_fit(X, np.eye(3, dtype=int)[y])
+    with pytest.raises(ValueError, match="class_weight 'balanced' is not supported for partial_fit"):
+        OnnxClassifier(**SMALL, class_weight="balanced").partial_fit(X, y, classes=[0, 1, 2])
     numbers = OnnxRegressor(**SMALL).partial_fit(X, X[:, 0])
     with pytest.raises(ValueError, match="y has 2 columns, but the model was fitted to 1"):
         numbers.partial_fit(X, X[:, :2])
@@ -79,6 +81,8 @@ def test_parameters() -> None:
         OnnxClassifier(3, **SMALL).fit(X, y)
     with pytest.raises(UnknownNameError, match="there is no loss 'best'"):
         OnnxClassifier(**SMALL, loss="best").fit(X, y)
+    with pytest.raises(ValueError, match="the loss takes the targets 'labels', 'input_lengths', 'target_lengths'"):
+        OnnxClassifier(**SMALL, loss="ctc").fit(X, y)
     model = quiet(OnnxClassifier(**SMALL), X, y).model_
     with pytest.raises(AttributeError, match="of a model that was given has no layers"):
         quiet(OnnxClassifier(model, **SMALL), X, y).coefs_  # noqa: B018
@@ -118,3 +122,17 @@ def test_integers_must_be_whole() -> None:
     assert quiet(OnnxRegressor(model, **SMALL), X * 16, y).predict(X * 16).shape == y.shape
     with pytest.raises(OnwardError, match="input 'X' of the model takes int64, but X has other numbers"):
         OnnxRegressor(model, **SMALL).fit(X, y)
+
+
+def test_a_fit_that_fails_leaves_nothing_half_done() -> None:
+    X, y = iris()  # noqa: N806
+    estimator = quiet(OnnxClassifier(**SMALL, warm_start=True), X, y)
+    before = estimator.predict_proba(X)
+    with pytest.raises(ValueError, match="NaN"):
+        estimator.fit(np.where(X > 1, np.nan, X), y)
+    np.testing.assert_array_equal(estimator.predict_proba(X), before)
+    estimator.set_params(model=estimator.model_, output="nothing", warm_start=False)
+    with pytest.raises(UnknownNameError):
+        estimator.fit(X, y)
+    estimator.set_params(model=None, warm_start=True)
+    np.testing.assert_array_equal(quiet(estimator, X, y).classes_, [0, 1, 2])

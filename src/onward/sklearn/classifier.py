@@ -265,6 +265,11 @@ class OnnxClassifier(ClassifierMixin, OnnxEstimator):
 
         The first call needs `classes`, all that there will be, unless y has several labels a row.
         """
+        if self.class_weight == "balanced":
+            raise EstimatorError(
+                "class_weight 'balanced' is not supported for partial_fit, which does not see all rows. Give weights "
+                "as a dict; compute_class_weight('balanced', classes=classes, y=y) of scikit-learn has them."
+            )
         if classes is not None or not type_of_target(y).startswith("multilabel"):
             _check_partial_fit_first_call(self, classes)
         return self._fit(X, y, sample_weight, incremental=True)

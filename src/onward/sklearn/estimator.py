@@ -102,7 +102,7 @@ class OnnxEstimator(Fitted, ABC):
     def _fit(self, X: Any, y: Any, sample_weight: Any, *, incremental: bool = False) -> Any:  # noqa: N803
         if self.early_stopping and incremental:
             raise EstimatorError("partial_fit does not support early_stopping=True")
-        first = not hasattr(self, "_weights") or not (self.warm_start or incremental)
+        first = not self.__sklearn_is_fitted__() or not (self.warm_start or incremental)
         given = load(self.model).SerializeToString() if first and self.model is not None else None
         X, y = self._validated(X, y, given, first)  # noqa: N806
         weight = None if sample_weight is None else _check_sample_weight(sample_weight, X, dtype=X.dtype)
@@ -122,12 +122,11 @@ class OnnxEstimator(Fitted, ABC):
         model = network(given) if given is not None else None if first else self._alive.network
         return validate_data(
             self,
-            X,
+            X if model is None else model.flat(X),
             y,
             accept_sparse=["csr", "csc"],
             multi_output=True,
             dtype=(np.float64, np.float32),
-            allow_nd=model is not None and model.takes_images,
             reset=first,
         )
 
@@ -137,6 +136,7 @@ class OnnxEstimator(Fitted, ABC):
 
     def _begin(self, given: bytes | None, X: Any, random: np.random.RandomState) -> None:  # noqa: N803
         """Start anew: from the model that was given, or from one that is drawn."""
+        self.__dict__.pop("n_iter_", None)  # not fitted, until it is again
         if given is None:
             sizes = [X.shape[1], *hidden_sizes(self.hidden_layer_sizes), self._width]
             dtype = np.dtype(self.dtype or X.dtype)
@@ -162,7 +162,7 @@ class OnnxEstimator(Fitted, ABC):
     def _check_model(self, X: Any) -> None:  # noqa: N803
         """See that a model that was given takes these rows and has a score for each target."""
         features = self._alive.network.features
-        if features is not None and features != self.n_features_in_ and X.ndim == 2:
+        if features not in (None, self.n_features_in_):
             raise EstimatorError(f"X has {self.n_features_in_} features, but the model takes {features}")
         self._check_width()
         self._check_values(self._alive.network.predictor(self._checked_values(), {})(X[:_SAMPLE]))

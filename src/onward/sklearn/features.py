@@ -66,7 +66,7 @@ class OnnxFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self._model = self._drawn(X) if given is None else given
         self._predictor: Predictor | None = None
         known = network(self._model)
-        if known.features not in (None, self.n_features_in_) and X.ndim == 2:
+        if known.features not in (None, self.n_features_in_):
             raise EstimatorError(f"X has {self.n_features_in_} features, but the model takes {known.features}")
         self.output_ = self.output or ("features" if given is None else before_last_layer(known.prepared))
         self._n_features_out = self._values(X[:1]).shape[1]
@@ -91,10 +91,8 @@ class OnnxFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return values.reshape(len(values), -1)
 
     def _validated(self, X: Any, model: Network | None, *, reset: bool) -> Any:  # noqa: N803
-        images = model is not None and model.takes_images
-        return validate_data(
-            self, X, accept_sparse=["csr", "csc"], dtype=(np.float64, np.float32), allow_nd=images, reset=reset
-        )
+        rows = X if model is None else model.flat(X)
+        return validate_data(self, rows, accept_sparse=["csr", "csc"], dtype=(np.float64, np.float32), reset=reset)
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()

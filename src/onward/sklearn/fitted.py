@@ -54,12 +54,7 @@ class Fitted(Parameters):
         check_is_fitted(self)
         live = self._alive
         X = validate_data(  # noqa: N806
-            self,
-            X,
-            accept_sparse=["csr", "csc"],
-            dtype=(np.float64, np.float32),
-            allow_nd=live.network.takes_images,
-            reset=False,
+            self, live.network.flat(X), accept_sparse=["csr", "csc"], dtype=(np.float64, np.float32), reset=False
         )
         if live.predictor is None:
             live.predictor = live.network.predictor([self._head.scores], self._weights)

@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from onward.graph.naming import quoted
 from onward.losses.base import Loss
 from onward.losses.weighted import SAMPLE_WEIGHT
+from onward.sklearn.error import EstimatorError
 from onward.sklearn.network import Network
 from onward.sklearn.objective import objective
 from onward.sklearn.rows import Batch
@@ -90,7 +92,10 @@ class Learner:
         self.rate, self._report = rate, report
         self._scores = made.predictions[0]
         self.weight = made.targets.get(SAMPLE_WEIGHT)
-        (self.target,) = (fed for name, fed in made.targets.items() if name != SAMPLE_WEIGHT)
+        targets = [fed for name, fed in made.targets.items() if name != SAMPLE_WEIGHT]
+        if len(targets) != 1:
+            raise EstimatorError(f"the loss takes the targets {quoted(targets)}, but an estimator has y only")
+        (self.target,) = targets
         known = {*self.model.state.trainable_names, *self.model.state.frozen_names}
         self.model.restore({name: array for name, array in weights.items() if name in known})
 
@@ -127,6 +132,8 @@ class Learner:
     def memory(self, kept: dict[str, Any]) -> None:
         state = self.model.state.optimizer
         assert state is not None
+        if kept["slots"].keys() != state.slots.keys():
+            return  # that of another solver
         state.step, self.rate = kept["step"], kept["rate"]
         self.model.state.random.passes = kept["passes"]
         for name, arrays in kept["slots"].items():

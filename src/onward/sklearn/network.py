@@ -108,15 +108,16 @@ class Network:
         """The number of rows that the model insists on."""
         return next((entrance.rows for entrance in self.entrances if entrance.rows is not None), None)
 
-    @property
-    def takes_images(self) -> bool:
-        """Whether a row is more than a list of features."""
-        return any(len(entrance.shape) > 2 for entrance in self.entrances)
+    def flat(self, X: Any) -> Any:  # noqa: N803  scikit-learn's name
+        """Rows `[N, features]` of rows that have the shape of the input already; anything else as it is."""
+        sizes = [entrance.shape[1:] for entrance in self.entrances]
+        if len(sizes) == 1 and getattr(X, "ndim", 2) > 2 and X.shape[1:] == sizes[0]:
+            return np.asarray(X).reshape(len(X), -1)
+        return X
 
     def feeds(self, X: np.ndarray) -> dict[str, np.ndarray]:  # noqa: N803  scikit-learn's name
         """What the inputs are fed for rows `X` `[N, features]`; inputs take columns from left to right."""
         features = self.features
-        X = X.reshape(len(X), -1) if X.ndim > 2 else X  # noqa: N806
         if features is not None and X.shape[1] != features:
             raise EstimatorError(f"X has {X.shape[1]} features, but the model takes {features}")
         if len(self.entrances) == 1:
