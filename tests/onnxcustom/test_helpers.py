@@ -148,6 +148,25 @@ def test_losses_weigh_rows(score: str, weight_name: str | None) -> None:
     assert (prediction == predict(linear(), X)).all()
 
 
+@pytest.mark.parametrize("domain", ["", "ai.onnx"])
+@pytest.mark.parametrize("opset", [8, 11, 13, 18, 21])
+def test_losses_in_any_opset(opset: int, domain: str) -> None:
+    X, y = data()
+    model = linear()
+    model.opset_import[0].CopyFrom(onnx.helper.make_opsetid(domain, opset))
+    if opset == 8:
+        model.ir_version = 3
+        declared = {"coef": [3, 1], "intercept": [1]}
+        for name, shape in declared.items():
+            model.graph.input.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape))
+        model.graph.input.append(onnx.helper.make_tensor_value_info("shape_tensor", onnx.TensorProto.INT64, [2]))
+    expected = run(add_loss_output(linear(), "elastic"), {"X": X, "label": y[:, None]})[0]
+    lossy = add_loss_output(model, "elastic")
+    assert get_onnx_opset(lossy) == opset
+    got = open_session(lossy.SerializeToString()).run(["loss"], {"X": X, "label": y[:, None]})[0]
+    assert_allclose(got, expected, rtol=1e-5)
+
+
 def test_options_of_a_loss_and_names() -> None:
     X, y = data()
     model = add_loss_output(linear(), "elastic", loss_name="l", label_name="t", l1_weight=0.1, l2_weight=0.9)

@@ -48,6 +48,16 @@ def test_default_opset() -> None:
     assert function_onnx_graph("axpy", target_opset=13).opset_import[0].version == 13
 
 
+@pytest.mark.parametrize("opset", [7, 8, 9, 12, 17, 20])
+def test_any_opset(opset: int) -> None:
+    x1, x2 = pair()
+    model = function_onnx_graph("grad_loss_elastic_error", opset, l1_weight=0.5, l2_weight=0.0)
+    assert model.opset_import[0].version == max(opset, 9), "Sign is there from 9 on"
+    assert_allclose(run(model, X1=x1, X2=x2)["Y_grad"], -0.5 * np.sign(x1 - x2))
+    labels = (x1 > 0).astype(np.int64)
+    run(function_onnx_graph("grad_sigmoid_neg_log_loss_error", opset), X1=labels, X2=x2)
+
+
 @pytest.mark.parametrize("shape", [(), (1,), (4, 2)])
 def test_steps_keep_the_shape(shape: tuple[int, ...]) -> None:
     x1, x2, g = (DRAW.normal(size=shape).astype(np.float32) for _ in range(3))

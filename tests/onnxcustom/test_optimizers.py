@@ -144,6 +144,8 @@ def test_a_classification(weighted: bool) -> None:
     # Probabilities are clipped to 1e-6 in the graph.
     assert_allclose(made.validation_losses_[-1], log_loss(labels, np.clip(probabilities, 1e-6, 1)), rtol=1e-2)
     assert 0.3 < made.train_losses_[-1] / made.validation_losses_[-1] < 3
+    with pytest.raises(ValueError, match="takes labels 0 and 1, and there is 2"):
+        made.fit(features, labels + 1, *weights)
 
 
 def test_labels_as_a_vector() -> None:

@@ -269,6 +269,48 @@ def test_breast_cancer() -> None:
     assert accuracy > 0.95
 
 
+def test_houses() -> None:
+    """Eight features of very different kinds and a target that is no line: a network is better than the best line."""
+    draw = np.random.default_rng(0)
+    income, age = draw.lognormal(1.2, 0.5, 1500), draw.integers(1, 52, 1500)
+    rooms, people = draw.lognormal(1.6, 0.3, 1500), draw.lognormal(1.0, 0.4, 1500)
+    place = draw.normal(size=(1500, 4))
+    price = (
+        np.log1p(income) * (1 + 0.3 * np.tanh(place[:, 0]))
+        - 0.1 * people / rooms
+        + 0.002 * age
+        + 0.2 * place[:, 1] ** 2
+    )
+    price += 0.05 * draw.normal(size=1500)
+    features = np.column_stack([income, age, rooms, people, place])
+    features = ((features - features.mean(axis=0)) / features.std(axis=0)).astype(np.float32)
+    target = ((price - price.mean()) / price.std()).astype(np.float32)
+    line = LinearRegression().fit(features[:1000], target[:1000])
+    np.random.seed(0)
+    rate = LearningRateSGDNesterov(0.02, power_t=0.4)
+    made = Optimizer(network(hidden=24, features=8), learning_rate=rate, max_iter=12, batch_size=20)
+    made.fit(features[:1000], target[:1000])
+    residual = ((line.predict(features[1000:]) - target[1000:]) ** 2).mean() / 2
+    assert -made.score(features[1000:], target[1000:]) < 0.75 * residual
+
+
+def test_labels_of_the_log_loss_are_0_and_1() -> None:
+    model = Optimizer(linear(), learning_loss="log", max_iter=1)
+    with pytest.raises(ValueError, match="takes labels 0 and 1, and there is -1"):
+        model.fit(X, np.sign(Y))
+    assert len(model.fit(X, Y > 0).train_losses_) == 1
+
+
+@pytest.mark.parametrize(("opset", "domain"), [(8, ""), (11, "ai.onnx"), (18, "")])
+def test_any_opset(opset: int, domain: str) -> None:
+    graph = linear()
+    graph.opset_import[0].CopyFrom(onnx.helper.make_opsetid(domain, opset))
+    np.random.seed(0)
+    options: dict[str, Any] = {"learning_loss": "absolute", "learning_penalty": ElasticLearningPenalty(1e-7, 0)}
+    made = Optimizer(graph, max_iter=30, learning_rate="Nesterov", **options).fit(X, Y)
+    assert made.train_losses_[-1] < made.train_losses_[0] / 10
+
+
 def test_running_statistics_are_in_the_trained_graph() -> None:
     text = """
         <ir_version: 8, opset_import: ["" : 15]>

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import onnx
 
 from onward.onnxcustom.training._base import BaseOnnxClass
@@ -100,16 +99,3 @@ def passes_between_validations(validation_every: float, max_iter: int) -> int:
         return max(1, int(max_iter * validation_every))
     # As it is, where that will do: scikit-learn's clone compares parameters by identity.
     return validation_every if isinstance(validation_every, int) else int(validation_every)
-
-
-def in_type_of(array: Any, dtype: np.dtype) -> np.ndarray:
-    """Data as an array of the type that a graph takes; numbers only, and no integers of fractions."""
-    data = np.asarray(array)
-    if data.dtype == dtype:
-        return data
-    if data.dtype.kind not in "fiub":
-        raise WrongValueError(f"data of type {data.dtype} are no numbers; the graph takes {dtype}")
-    converted = data.astype(dtype)
-    if dtype.kind in "iu" and (converted != data).any():
-        raise WrongValueError(f"the graph takes {dtype}, and the data, {data.dtype}, would lose something by that")
-    return converted

@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 
 from onward.errors import OnwardError
-from onward.onnxcustom.training._base_estimator import BaseEstimator, in_type_of, passes_between_validations
+from onward.onnxcustom.training._base_estimator import BaseEstimator, passes_between_validations
+from onward.onnxcustom.training._convert import binary_labels, in_type_of
 from onward.onnxcustom.training._passes import Batch, run_passes
 from onward.onnxcustom.training.data_loader import OrtDataLoader
 from onward.onnxcustom.training.excs import (
@@ -216,6 +217,8 @@ class OrtGradientOptimizer(BaseEstimator):
         """Data in the types that the graph takes. The session brings batches to its device."""
         if y is None:
             raise WrongValueError("there are features, but no labels: y or y_val is None")
+        if self._is_mean():
+            y = binary_labels(y)
         kinds = [onnx.helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type) for v in self._data_inputs()]
         arrays = [None if a is None else in_type_of(a, k) for a, k in zip((X, y, sample_weight), kinds, strict=False)]
         return OrtDataLoader(*arrays[:2], *arrays[2:], batch_size=batch_size)  # type: ignore[misc, arg-type]
@@ -256,4 +259,8 @@ class OrtGradientOptimizer(BaseEstimator):
 
     def _sum(self, loss: float, rows: int) -> float:
         """A loss as a sum over rows: that of 'log' is a mean."""
-        return loss * rows if any(entry.key == MEAN_LOSS for entry in self.model_onnx.metadata_props) else loss
+        return loss * rows if self._is_mean() else loss
+
+    def _is_mean(self) -> bool:
+        """Whether the loss is that of 'log'."""
+        return any(entry.key == MEAN_LOSS for entry in self.model_onnx.metadata_props)

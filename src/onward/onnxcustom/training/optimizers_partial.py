@@ -11,8 +11,9 @@ import numpy as np
 import onnx
 
 from onward.errors import warn
-from onward.onnxcustom.training._base_estimator import BaseEstimator, in_type_of, passes_between_validations
+from onward.onnxcustom.training._base_estimator import BaseEstimator, passes_between_validations
 from onward.onnxcustom.training._base_onnx_function import one_dtype, session_of
+from onward.onnxcustom.training._convert import in_type_of
 from onward.onnxcustom.training._passes import Batch, run_passes
 from onward.onnxcustom.training.data_loader import OrtDataLoader
 from onward.onnxcustom.training.excs import (
@@ -323,7 +324,7 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
         if y is None:
             raise WrongValueError("there are features, but nothing that is to be predicted: y or y_val is None")
         declared = self.train_session_.input_dtypes_[0]
-        labels = in_type_of(y, self.learning_loss.expected_dtype(self._dtype()))
+        labels = self.learning_loss.prepared(y, self._dtype())
         weights = None if sample_weight is None else in_type_of(sample_weight, self._dtype())
         return OrtDataLoader(in_type_of(X, declared), labels, weights, batch_size, self.device, random)
 

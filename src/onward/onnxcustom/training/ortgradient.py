@@ -12,7 +12,8 @@ import onnx
 
 from onward.errors import OnwardError, UnknownNameError
 from onward.graph.finish import to_input
-from onward.graph.proto import from_proto, to_proto
+from onward.graph.prepare import import_default_domain, load
+from onward.graph.proto import to_proto
 from onward.onnxcustom.training._base import Saved, save_graphs
 from onward.onnxcustom.training.excs import ProviderError, UnsupportedError, WrongTypeError, WrongValueError
 from onward.onnxcustom.training.grad_helper import DerivativeOptions, onnx_derivative
@@ -290,7 +291,8 @@ def _gradient_graph(model: onnx.ModelProto, weights: list[str], inputs: list[str
 
 def _evaluation_graph(model: onnx.ModelProto, info: PhaseInfo) -> onnx.ModelProto:
     """`model` as it is used: weights are inputs, and running statistics may be fed."""
-    copy = from_proto(model)
+    copy = load(model)
+    import_default_domain(copy)
     graph = copy.graph
     switch_to_evaluation(copy)
     for name in info.parameters:

@@ -11,6 +11,7 @@ import onnx
 
 from onward.errors import OnwardError
 from onward.onnxcustom.training._base_onnx_function import BaseLearningOnnx, dtype_of, session_of, value_on
+from onward.onnxcustom.training._convert import binary_labels, in_type_of
 from onward.onnxcustom.training.excs import WrongValueError
 from onward.onnxcustom.utils.onnx_function import function_onnx_graph
 from onward.onnxcustom.utils.onnx_rewriter import unreduced_onnx_loss
@@ -39,9 +40,9 @@ class BaseLearningLoss(BaseLearningOnnx):
         self.loss_score_onnx_ = unreduced_onnx_loss(self.loss_grad_onnx_, "Y")
         self.loss_score_sess_ = session_of(self.loss_score_onnx_, device)
 
-    def expected_dtype(self, prediction: np.dtype) -> np.dtype:
-        """The type that what is expected must have."""
-        return prediction
+    def prepared(self, expected: Any, dtype: np.dtype) -> np.ndarray:
+        """What is expected of predictions of a type, as this loss takes it."""
+        return in_type_of(expected, dtype)
 
     def loss_gradient(self, device: Any, expected: Any, predicted: Any, weight: Any = None) -> tuple[Any, Any]:
         """The loss, one element, and its gradient with respect to the prediction, both as OrtValues.
@@ -123,8 +124,8 @@ class NegLogLearningLoss(BaseLearningLoss):
         self.eps = eps
         self.probability_function = probability_function
 
-    def expected_dtype(self, prediction: np.dtype) -> np.dtype:
-        return np.dtype(np.int64)
+    def prepared(self, expected: Any, dtype: np.dtype) -> np.ndarray:
+        return binary_labels(expected)
 
     def _graph(self, opset: int, weight_name: str | None, dtype: Any) -> onnx.ModelProto:
         name = f"grad_{self.probability_function}_neg_log_loss_error"

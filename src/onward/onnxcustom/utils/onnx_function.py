@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from onward.graph.builder import Builder
 from onward.graph.finish import finish, publish
+from onward.graph.opsets import NeedsOpsetError
 from onward.onnxcustom import get_max_opset
 from onward.onnxcustom.training.excs import WrongValueError
 
@@ -36,7 +37,7 @@ def function_onnx_graph(
     """The graph of one of the functions below.
 
     Args:
-        target_opset: opset of the graph; `get_max_opset()` by default.
+        target_opset: opset of the graph, or the lowest above it that has the operators; `get_max_opset()` by default.
         dtype: numpy type that it computes in.
         weight_name: the name of an input with a weight for each row, 1 where it is not fed.
         kwargs: options of the function.
@@ -47,7 +48,11 @@ def function_onnx_graph(
     if weight_name is not None:
         kwargs["weight_name"] = weight_name
     opset = get_max_opset() if target_opset is None else target_opset
-    return functions[_PREFIX + name](target_opset=opset, dtype=dtype, **kwargs)
+    while True:
+        try:
+            return functions[_PREFIX + name](target_opset=opset, dtype=dtype, **kwargs)
+        except NeedsOpsetError as need:
+            opset = need.version
 
 
 def _functions() -> dict[str, Callable[..., onnx.ModelProto]]:

@@ -13,7 +13,8 @@ import onnx_ir as ir
 from onward.graph.builder import Builder
 from onward.graph.cleanup import remove_unused
 from onward.graph.finish import make_way, publish
-from onward.graph.proto import from_proto, to_proto
+from onward.graph.prepare import import_default_domain, load
+from onward.graph.proto import to_proto
 from onward.graph.shapes import is_floating
 from onward.onnxcustom.training.excs import UnsupportedError, WrongTypeError, WrongValueError
 from onward.onnxcustom.utils.onnx_rewriter import _unique_name as _unique_name
@@ -60,11 +61,12 @@ def add_loss_output(
     rows, mean = _LOSSES[score_name]
     if any(not value.type.HasField("tensor_type") for value in onx.graph.output):
         onx = onnx.shape_inference.infer_shapes(onx)  # a part of a model need not say what type its output has
-    model = from_proto(onx)
+    model = load(onx)
+    import_default_domain(model)
     graph = model.graph
     prediction = _output(graph, output_index)
     _rename_inner_labels(graph)
-    op = Builder(graph, model.opset_imports.get("", model.opset_imports.get("ai.onnx", 1)))
+    op = Builder(graph, model.opset_imports[""])
     label = _new_input(op, label_name, _label_like(prediction, binary=mean))
     with op, op.scope("loss"):
         losses = rows(op, prediction, label, **kwargs)
