@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -336,6 +337,15 @@ def _set(model: onnx.ModelProto, origin: onnx.ModelProto, names: list[str]) -> N
             if value.shape != tuple(tensor.dims):
                 value = value.T if value.ndim == 2 else value.reshape(tuple(tensor.dims))
             tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(value), tensor.name))
+
+
+def test_models_of_onnx_ir_stay_as_they_are() -> None:
+    for form in FORMS:
+        model = ir.from_proto(built(form))
+        before = ir.to_proto(model).SerializeToString()
+        first, second = (onward.new_head(model, classes=NEW).model for _ in range(2))
+        assert ir.to_proto(model).SerializeToString() == before
+        assert first.SerializeToString() == second.SerializeToString()
 
 
 def test_the_same_numbers_in_every_form() -> None:

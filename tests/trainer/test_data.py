@@ -444,6 +444,16 @@ def test_frames_give_columns_to_the_inputs_of_their_names() -> None:
     )
 
 
+def test_columns_with_the_usual_names_of_targets_are_features_where_they_have_to_be() -> None:
+    table = pandas().DataFrame(X, columns=list("xyz"))
+    inputs = [Field("features", np.float32, ("N", 3)), INPUTS[1]]
+    for frame_, wanted in ((table, False), (table.assign(label=Y), False), (table.assign(labels=Y), True)):
+        found = batches(frame_, inputs=inputs, shuffle=False, needs_targets=wanted)
+        np.testing.assert_array_equal(joined(found)["features"], X)
+    with pytest.raises(OnwardError, match="takes 3 numbers in each row, but the table has 2 columns"):
+        batches(table, inputs=inputs)
+
+
 def test_frames_of_mixed_numbers() -> None:
     table = pandas().DataFrame({"c0": [1, 2], "c1": [True, False], "c2": [0.5, 1.5], "target": [0, 1]})
     feeds = joined(batches(table, shuffle=False))
@@ -555,7 +565,7 @@ FIXED = [Field("x", np.float32, (4, 3)), Field("labels", np.int64, (4,), Role.TA
         (lambda: batches(X, np.eye(4)[Y]), "is there a number for each class\\? y.argmax\\(1\\) makes labels"),
         (
             lambda: batches(frame()[["labels"]].assign(name="a")),
-            "takes columns of numbers, but the table has 'labels', ",
+            "takes columns of numbers, but the table has 'name' ",
         ),
         (lambda: batches(5), "the data is int, which is neither arrays"),
         (lambda: batches(lambda: 5), "returned int, not batches"),

@@ -56,35 +56,26 @@ def by_name(
     `targets` and `weight` may be given separately, or name what is theirs.
     """
     values = {str(name): value for name, value in values.items()}
-    named: Named = {}
-    used: set[str] = set()
     for field in fields.inputs:
         if field.name not in values:
             raise _missing(field, values, fields)
-        named[field.name] = values[field.name]
-        used.add(field.name)
-    if isinstance(targets, str) or (isinstance(targets, list) and targets and isinstance(targets[0], str)):
-        names = [targets] if isinstance(targets, str) else targets
-        targets = tuple(_named(name, values) for name in names)
-        used.update(names)
-    if targets is not None:
-        named.update(_targets(targets, fields))
+    named = {field.name: values[field.name] for field in fields.inputs}
+    used = {*named, SAMPLE_WEIGHT}
+    if targets is None:
+        found = _target_names(values, fields)
+        named.update({field: values[name] for field, name in found.items()})
+        used.update(found.values())
     else:
-        for field in fields.targets:
-            name = _target_name(field, values, fields)
-            if name is not None:
-                named[field.name] = values[name]
-                used.add(name)
-            elif fields.needs_targets:
-                raise _missing(field, values, fields)
+        names = _names(targets)
+        used.update(names)
+        named.update(_targets(tuple(_named(name, values) for name in names) if names else targets, fields))
     if isinstance(weight, str):
         used.add(weight)
         weight = _named(weight, values)
-    if weight is None and SAMPLE_WEIGHT in values:
-        weight = values[SAMPLE_WEIGHT]
+    weight = values.get(SAMPLE_WEIGHT) if weight is None else weight
     if weight is not None:
         named[SAMPLE_WEIGHT] = weight
-    unknown = [name for name in values if name not in {*used, SAMPLE_WEIGHT}]
+    unknown = [name for name in values if name not in used]
     if strict and unknown and fields.needs_targets:
         raise UnknownNameError(f"nothing takes {quoted(unknown)}: {fields.describe()}; leave it out")
     return _wanted(named, fields)
@@ -142,34 +133,42 @@ def from_frame(frame: Any, fields: Fields, targets: Any = None, weight: Any = No
     absent = [field for field in fields.inputs if field.name not in columns]
     if len(absent) > 1 or (absent and absent[0].shape is not None and len(absent[0].shape) != 2):
         raise _missing(absent[0], columns, fields)
-    taken = {field.name for field in fields.inputs} | {SAMPLE_WEIGHT}
-    for names in (targets, weight):
-        taken.update([names] if isinstance(names, str) else names if _is_names(names) else [])
-    if targets is None:
-        taken.update(name for field in fields.targets if (name := _target_name(field, columns, fields)) is not None)
-    for field in absent:
-        rest = [name for name in columns if name not in taken]
-        numeric = [name for name in rest if getattr(columns[name].dtype, "kind", "O") in "iufb"]
-        left_out = [name for name in rest if name not in numeric]
-        if not numeric:
-            raise OnwardError(
-                f"{field} takes columns of numbers, but the table has {quoted(columns)}; encode them first"
-            )
-        if left_out:
-            warn(f"{field} takes the columns of numbers; {quoted(left_out)} are none and are left out")
+    if absent:
+        (field,) = absent
+        taken = {*(field.name for field in fields.inputs), SAMPLE_WEIGHT, *_names(targets), *_names(weight)}
+        numeric = [name for name in columns if name not in taken and _is_numeric(columns[name])]
+        others = [name for name in columns if name not in taken and not _is_numeric(columns[name])]
+        if targets is None and (fields.needs_targets or len(numeric) != _width(field)):
+            theirs = set(_target_names(columns, fields).values())
+            numeric = [name for name in numeric if name not in theirs]
+            others = [name for name in others if name not in theirs]
+        _check_columns(field, numeric, others)
         original = {str(name): name for name in frame.columns}
         columns[field.name] = from_pandas(frame[[original[name] for name in numeric]])
-        _check_width(field, numeric, left_out)
     return by_name(columns, fields, targets, weight, strict=False)
 
 
-def _check_width(field: Field, used: Sequence[str], left_out: Sequence[str]) -> None:
-    width = field.shape[1] if field.shape is not None else None
-    if isinstance(width, int) and width != len(used):
+def _check_columns(field: Field, numeric: Sequence[str], others: Sequence[str]) -> None:
+    """See that the columns of a table that are left for an input are what it takes."""
+    width = _width(field)
+    if not numeric:
+        raise OnwardError(f"{field} takes columns of numbers, but the table has {quoted(others) or 'none'} for it")
+    if width is not None and width != len(numeric):
         raise OnwardError(
-            f"{field} takes {width} numbers in each row, but the table has {len(used)} columns of numbers: "
-            f"{quoted(used)}" + (f" (and others: {quoted(left_out)})" if left_out else "")
+            f"{field} takes {width} numbers in each row, but the table has {len(numeric)} columns of numbers for it: "
+            f"{quoted(numeric)}" + (f" (and others: {quoted(others)})" if others else "")
         )
+    if others:
+        warn(f"{field} takes the columns of numbers; {quoted(others)} are none and are left out")
+
+
+def _width(field: Field) -> int | None:
+    size = field.shape[1] if field.shape is not None else None
+    return size if isinstance(size, int) else None
+
+
+def _is_numeric(column: Any) -> bool:
+    return getattr(column.dtype, "kind", "O") in "iufb"
 
 
 def _targets(given: Any, fields: Fields) -> Named:
@@ -207,8 +206,11 @@ def _is_part(item: Any) -> bool:
     )
 
 
-def _is_names(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(name, str) for name in value)
+def _names(value: Any) -> list[str]:
+    """The names that are given in the place of values, if they are names."""
+    if isinstance(value, str):
+        return [value]
+    return value if isinstance(value, list) and value and all(isinstance(name, str) for name in value) else []
 
 
 def _named(name: str, values: Mapping[str, Any]) -> Any:
@@ -217,14 +219,17 @@ def _named(name: str, values: Mapping[str, Any]) -> Any:
     return values[name]
 
 
-def _target_name(field: Field, values: Mapping[str, Any], fields: Fields) -> str | None:
-    """Under which name the data has a target; the only one may have one of the usual names."""
-    if field.name in values:
-        return field.name
-    if len(fields.targets) > 1:
-        return None
-    taken = {other.name for other in fields.inputs}
-    return next((name for name in _TARGET_NAMES if name in values and name not in taken), None)
+def _target_names(values: Mapping[str, Any], fields: Fields) -> dict[str, str]:
+    """Under which name the data has each target; if there is only one, it may have one of the usual names."""
+    found = {field.name: field.name for field in fields.targets if field.name in values}
+    if not found and len(fields.targets) == 1:
+        taken = {field.name for field in fields.inputs}
+        usual = [name for name in _TARGET_NAMES if name in values and name not in taken]
+        found = {field.name: usual[0] for field in fields.targets if usual}
+    for field in fields.targets:
+        if field.name not in found and fields.needs_targets:
+            raise _missing(field, values, fields)
+    return found
 
 
 def _wanted(named: Named, fields: Fields) -> Named:
