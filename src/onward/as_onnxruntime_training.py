@@ -2,10 +2,11 @@
 
     import onward.as_onnxruntime_training
     from onnxruntime import TrainingSession
-    from onnxruntime.training import artifacts
+    from onnxruntime.training import ORTTrainer, artifacts
 
 The classes of `onward.session` are found where training builds of onnxruntime have them: in `onnxruntime` itself, in
 its native module, and in `onnxruntime.capi.training`. `onnxruntime.RunOptions` has `training_mode`, too.
+The first ORTTrainer is in `onnxruntime.capi.ort_trainer`, the newer one in `onnxruntime.training`.
 
 Nothing is loaded before it is used. Old releases look for `onnxruntime.training.ortmodule` while they are being
 imported, and still do not find it.
@@ -27,8 +28,24 @@ from typing import Any
 from onward.errors import OnwardError
 
 PACKAGE = "onnxruntime.training"
-SUBMODULES = ("api", "artifacts", "experimental", "onnxblock")
-_SESSION = "onward.session"
+_SESSION, _TRAINER = "onward.session", "onward.torch.orttrainer"
+# Its submodules -> the modules of onward behind them.
+SUBMODULES = {
+    **{name: f"onward.{name}" for name in ("api", "artifacts", "experimental", "onnxblock")},
+    **{
+        name: f"{_TRAINER}.{name}"
+        for name in (
+            "_checkpoint_storage",
+            "_utils",
+            "amp",
+            "checkpoint",
+            "model_desc_validation",
+            "optim",
+            "orttrainer",
+            "orttrainer_options",
+        )
+    },
+}
 # Modules of onnxruntime -> what they get of `onward.session`.
 _NATIVE = (
     "GradientGraphBuilder",
@@ -49,12 +66,18 @@ _LENT: dict[str, tuple[str, ...]] = {
     "onnxruntime.capi._pybind_state": _NATIVE,
     "onnxruntime.capi.onnxruntime_pybind11_state": _NATIVE,
 }
-# Packages that stock onnxruntime does not have -> what they have, all of it of `onward.session`.
-_PACKAGES: dict[str, tuple[str, ...]] = {
-    PACKAGE: ("PropagateCastOpsStrategy", "TrainingParameters"),
-    "onnxruntime.capi.training": ("TrainingParameters", "TrainingSession"),
+# Packages that stock onnxruntime does not have -> what they have, and of which module.
+_PACKAGES: dict[str, dict[str, str]] = {
+    PACKAGE: {
+        **dict.fromkeys(("PropagateCastOpsStrategy", "TrainingParameters"), _SESSION),
+        **dict.fromkeys(("ORTTrainer", "ORTTrainerOptions", "TrainStepInfo"), _TRAINER),
+    },
+    "onnxruntime.capi.training": dict.fromkeys(("TrainingParameters", "TrainingSession"), _SESSION),
 }
-_MODULES = {"onnxruntime.capi.training.training_session": "onward.session.training_session"}
+_MODULES = {
+    "onnxruntime.capi.ort_trainer": f"{_TRAINER}.ort_trainer",
+    "onnxruntime.capi.training.training_session": f"{_SESSION}.training_session",
+}
 _ORIGINALS = ("onnxruntime-training", "onnxruntime-training-cpu")
 
 
@@ -101,13 +124,13 @@ class _Package(ModuleType):
 
     def _submodules(self) -> tuple[str, ...]:
         inner = tuple(name.rpartition(".")[2] for name in _MODULES if name.rpartition(".")[0] == self.__name__)
-        return SUBMODULES if self.__name__ == PACKAGE else inner
+        return tuple(SUBMODULES) if self.__name__ == PACKAGE else inner
 
     def __getattr__(self, name: str) -> Any:
         if name in self._submodules():
             return importlib.import_module(f"{self.__name__}.{name}")
         if name in _PACKAGES[self.__name__]:
-            return getattr(importlib.import_module(_SESSION), name)
+            return getattr(importlib.import_module(_PACKAGES[self.__name__][name]), name)
         raise AttributeError(
             f"module {self.__name__!r} (of onward) has no attribute {name!r}; it has {', '.join(self.__all__)}"
         )
@@ -156,9 +179,8 @@ def _own_name(fullname: str) -> str | None:
     if fullname in _MODULES:
         return _MODULES[fullname]
     package, _, rest = fullname.partition(f"{PACKAGE}.")
-    if package or rest.partition(".")[0] not in SUBMODULES:
-        return None
-    return f"onward.{rest}"
+    first, dot, inner = rest.partition(".")
+    return None if package or first not in SUBMODULES else f"{SUBMODULES[first]}{dot}{inner}"
 
 
 def _refuse_beside_the_original() -> None:

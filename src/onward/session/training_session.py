@@ -42,6 +42,9 @@ class TrainingSession(onnxruntime.InferenceSession):  # type: ignore[misc]
     Args:
         path_or_bytes: the model with its loss.
         parameters: what is trained, and how.
+
+    Attributes:
+        seed: what random operators draw from, together with `passes`, the number of runs in training so far.
     """
 
     def __init__(
@@ -78,7 +81,7 @@ class TrainingSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         self._paths: dict[tuple[Any, ...], onnxruntime.InferenceSession] = {}
         self._rules = [node.name for node in self._step.training.graph.node if node.name.startswith(CHECK)]
         self._busy = threading.RLock()
-        self._passes = 0
+        self.seed, self.passes = 0, 0
         self._values = {name: self._value(array) for name, array in self._step.initial.items()}
         self._begin_with(parameters.optimizer_initial_state())
         names = {value.name: value for value in super().get_inputs()}
@@ -175,7 +178,7 @@ class TrainingSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             record.results = [made[index] for index in range(count)]
             for index, name in enumerate(replaced, start=count):
                 self._values[name] = onnxruntime.OrtValue(made[index])
-            self._passes += 1
+            self.passes += training
 
     def _path_to(self, outputs: list[str], training: bool) -> Any:
         """A session of what some outputs need; stock onnxruntime runs graphs as a whole.
@@ -202,8 +205,8 @@ class TrainingSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         return self._step.accumulated if GROUP in fetched else {}
 
     def _drawn(self) -> dict[str, onnxruntime.OrtValue]:
-        """What random operators draw from: the seed is 0, and each run has a number of its own."""
-        numbers = {Role.SEED: 0, Role.PASS: self._passes}
+        """What random operators draw from: the seed, and the number of runs in training so far."""
+        numbers = {Role.SEED: self.seed, Role.PASS: self.passes}
         return {name: self._value(np.array(numbers[role])) for name, role in self._step.random.items()}
 
     def _check(self, feeds: Mapping[str, Any], fetched: Sequence[str]) -> None:
@@ -230,6 +233,26 @@ class TrainingSession(onnxruntime.InferenceSession):  # type: ignore[misc]
 
     # State ------------------------------------------------------------------------------------------------------------
 
+    @property
+    def weights(self) -> list[str]:
+        """What is trained."""
+        return list(self._step.weights)
+
+    @property
+    def evaluation_model(self) -> bytes:
+        """The model as it is evaluated, its weights and running statistics as inputs."""
+        return self._step.evaluation.SerializeToString()
+
+    def checkpointed(self) -> dict[str, Any]:
+        """What `undo_update` takes. Nothing is copied: a run makes new tensors."""
+        return dict(self._values)
+
+    def undo_update(self, before: Mapping[str, Any]) -> None:
+        """Give weights and the state of their optimizer the values they had before a run; what was added up is gone."""
+        with self._busy:
+            kept = {*self._step.statistics, *self._step.accumulated}
+            self._values.update({name: value for name, value in before.items() if name not in kept})
+
     def get_state(self) -> dict[str, np.ndarray]:
         """The weights, the state of the optimizer, and running statistics, as arrays of their own."""
         with self._busy:
@@ -255,10 +278,11 @@ class TrainingSession(onnxruntime.InferenceSession):  # type: ignore[misc]
                 self._values[name] = self._value(np.array(scaled, expected.dtype))
 
     def get_model_state(self, include_mixed_precision_weights: bool = False) -> dict[str, dict[str, np.ndarray]]:
-        """The weights, under "full_precision", the only one there is."""
+        """The weights and running statistics, under "full_precision", the only one there is."""
         del include_mixed_precision_weights
         with self._busy:
-            return {"full_precision": {name: self._read(name) for name in self._step.weights}}
+            names = (*self._step.weights, *self._step.statistics)
+            return {"full_precision": {name: self._read(name) for name in names}}
 
     def get_optimizer_state(self) -> dict[str, dict[str, np.ndarray]]:
         """The state of the optimizer by weight, and what all of them share."""

@@ -9,12 +9,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from onward.torch.orttrainer import amp, optim
+    from onward.torch.orttrainer import amp, checkpoint, optim
+    from onward.torch.orttrainer.orttrainer import ORTTrainer
     from onward.torch.orttrainer.orttrainer_options import ORTTrainerOptions
+    from onward.torch.orttrainer.step_info import TrainStepInfo
 
-__all__ = ["ORTTrainerOptions", "amp", "optim"]
+__all__ = ["ORTTrainer", "ORTTrainerOptions", "TrainStepInfo", "amp", "checkpoint", "optim"]
 
-_HOMES = {"ORTTrainerOptions": "orttrainer_options"}
+_HOMES = {"ORTTrainer": "orttrainer", "ORTTrainerOptions": "orttrainer_options", "TrainStepInfo": "step_info"}
 
 
 def __getattr__(name: str) -> Any:
