@@ -299,6 +299,27 @@ def _like(value: Any) -> Any:
     return losses.like_prediction([value])
 
 
+def test_names_that_epochs_have_already() -> None:
+    def loss(prediction: Any, target: Any) -> float:
+        return 0.0
+
+    with pytest.raises(OnwardError, match="a metric cannot be called 'loss'"):
+        onward.Trainer(classifier(), "cross_entropy", metrics=[loss])
+    trainer = onward.Trainer(classifier(), "cross_entropy", metrics={"nothing": loss})
+    assert trainer.evaluate(*labelled(10))["nothing"] == 0
+
+
+def test_a_generator_is_one_epoch(trained: onward.Trainer) -> None:
+    x, y = labelled(10)
+    batches = ((x, y) for _ in range(3))
+    before = trained.steps
+    for options in ({"data": batches}, {"data": x, "targets": y, "validation": batches}):
+        with pytest.raises(OnwardError, match="is a generator, which yields its batches once, but epochs=2"):
+            trained.fit(**options, epochs=2)
+    trained.fit(batches)
+    assert trained.steps == before + 3
+
+
 def test_two_trainers_in_two_threads() -> None:
     x, y = labelled(64)
     alone = onward.Trainer(classifier(dropout=True), "cross_entropy").fit(x, y, epochs=4, batch_size=8).losses

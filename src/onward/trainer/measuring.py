@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from onward.callbacks import Callback, Run
 from onward.errors import OnwardError
 from onward.losses import Loss, share
 from onward.metrics import Metric
-from onward.trainer.data import Batch
+from onward.trainer.batch import Batch
+from onward.trainer.comparison import Comparison
+from onward.trainer.rate import Rates
 from onward.trainer.trained import TrainedModel
-
-
-class Comparison(NamedTuple):
-    """A metric, and the output and the target that it compares."""
-
-    metric: Metric
-    output: str
-    target: str
 
 
 class Measurement:
@@ -89,6 +84,30 @@ class Measurement:
         for metric in self._metrics:
             metric.start()
             vars(metric).update(state.get(metric.name, {}))
+
+
+class TrainingMetrics(Callback):
+    """Metrics of the training itself, and the schedule that waits for what they say."""
+
+    def __init__(self, model: TrainedModel, measurement: Measurement, rates: Rates) -> None:
+        self._model, self._measurement, self._rates = model, measurement, rates
+
+    def on_epoch_begin(self, run: Run) -> None:
+        if run.batch == 0:
+            self._measurement.start()
+
+    def on_epoch_end(self, run: Run) -> None:
+        self._model.require_finite()  # the loss of the last step was computed before its update
+        validated = {name: run.logs.pop(name) for name in list(run.logs) if name != "loss"}
+        run.logs.update({**self._measurement.metric_results(), **validated})
+        self._rates.observe(run.logs)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"metrics": self._measurement.state_dict(), "rates": self._rates.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._measurement.load_state_dict(state["metrics"])
+        self._rates.load_state_dict(state["rates"])
 
 
 class Collection:

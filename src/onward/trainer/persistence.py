@@ -18,8 +18,6 @@ from onward.trainer.trained import TrainedModel
 _KEY = "onward.trainer"
 _VERSION = 1
 
-Settings = dict[str, Any]
-
 
 def save(model: TrainedModel, path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
     """Write a checkpoint with `content`: plain values, and arrays among them."""
@@ -45,19 +43,3 @@ def read(path: str | os.PathLike[str]) -> tuple[State, dict[str, Any]]:
     unpacked = unpack(content, state.attachments)
     state.attachments = {name: x for name, x in state.attachments.items() if not name.startswith("trainer/")}
     return state, unpacked
-
-
-def require_same(saved: Settings, now: Settings, what: str) -> None:
-    """Refuse to continue a fit with other settings, and say which differ."""
-    different = []
-    for name, value in now.items():
-        before = saved.get(name)
-        if before == value:
-            continue
-        is_digest = name.startswith("the ") and isinstance(value, str)
-        different.append(f"{name} is another one" if is_digest else f"{name} was {before}, and is {value}")
-    if different:
-        raise OnwardError(
-            f"{what} cannot be continued, because {'; '.join(different)}. Use what was used before; or begin anew, "
-            "with its parameters if you want: trainer.load(...) and fit without `resume`"
-        )

@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from onward import losses, metrics, optim
-from onward.callbacks import Callback, Checkpoints, Run
-from onward.errors import NonFiniteError, OnwardError, UnknownNameError
-from onward.graph.naming import listed, quoted
+from onward import losses
+from onward.callbacks import Callback, Checkpoints
+from onward.errors import NonFiniteError, OnwardError
+from onward.graph.naming import listed
 from onward.graph.prepare import ModelLike
 from onward.losses import Loss
-from onward.losses.base import loss_name, options_of
+from onward.losses.base import loss_name
 from onward.optim import GlobalNorm, Optimizer, Transformation
 from onward.runtime.state import State
 from onward.trainer import persistence
+from onward.trainer.comparison import Comparison, comparisons
+from onward.trainer.continuation import Fit, Settings, newest_of, require_same, with_checkpoints
 from onward.trainer.data import Batch, Source, divided, source
 from onward.trainer.finder import RateSearch, find_rate
 from onward.trainer.history import History
 from onward.trainer.loop import Loop
-from onward.trainer.measuring import Collection, Comparison, Measurement
-from onward.trainer.persistence import Settings, require_same
+from onward.trainer.measuring import Collection, Measurement, TrainingMetrics
 from onward.trainer.prefetch import Prefetch
 from onward.trainer.progress import progress_callback
 from onward.trainer.rate import Rates, ScheduleLike
+from onward.trainer.recipe import recipe
+from onward.trainer.summary import summary
 from onward.trainer.trained import TrainedModel
 from onward.training.assembly import assemble
 
@@ -92,7 +92,7 @@ class Trainer:
             raise OnwardError(f"`accumulate` is a number of batches, at least 1, not {accumulate!r}")
         if not isinstance(seed, (int, np.integer)) or not -(2**63) <= seed < 2**63:
             raise OnwardError(f"`seed` is an integer of 64 bits, not {seed!r}")
-        recipe = _optimizer(optimizer, learning_rate, clip)
+        chosen = recipe(optimizer, learning_rate, clip)
         self._loss = None if loss is None else losses.get(loss)
         if sample_weight and self._loss is None:
             raise OnwardError("a model that is its own loss takes no weights of rows; give a loss")
@@ -101,7 +101,7 @@ class Trainer:
         assembly = assemble(
             model,
             taken,
-            recipe,
+            chosen,
             trainable=trainable,
             frozen=frozen,
             loss_inputs=names,
@@ -112,30 +112,14 @@ class Trainer:
             assembly, seed=int(seed), device=device, providers=providers, session_options=session_options
         )
         self._weighted = sample_weight
-        self._optimizer, self._seed, self._accumulate = recipe, int(seed), accumulate
-        self._rates = Rates(schedule, recipe.learning_rate)
-        self._comparisons = self._compared(metrics)
+        self._optimizer, self._seed, self._accumulate = chosen, int(seed), accumulate
+        self._rates = Rates(schedule, chosen.learning_rate)
+        self._comparisons = comparisons(self._model, self._loss, metrics)
         self._training = Measurement(self._model, self._loss, self._comparisons)
         self._epoch = 0
         self._loop: Loop | None = None  # of a fit under way
         self._unfinished: dict[str, Any] | None = None
         self.history = History()
-
-    def _compared(self, given: Any) -> list[Comparison]:
-        """Metrics, each with what it compares."""
-        if not given:
-            return []
-        outputs, targets = self._model.comparable(), list(self._model.targets.values())
-        if self._loss is None or not targets:
-            raise OnwardError("metrics compare a prediction with a target, which a model that is its own loss has not")
-        pairs: dict[str, tuple[str, str]] = {}
-        if isinstance(given, Mapping):
-            pairs = {str(name): _pair(value, outputs, targets) for name, value in given.items()}
-            given = {name: value[0] if isinstance(value, tuple) else value for name, value in given.items()}
-        ignored = options_of(self._loss).get("ignore_index")
-        kind = metrics.output_of(loss_name(self._loss), self._model.activation)
-        found = metrics.get_all(given, output=kind, ignore_index=ignored)
-        return [Comparison(metric, *pairs.get(metric.name, (outputs[0], targets[0]))) for metric in found]
 
     # Training ---------------------------------------------------------------------------------------------------------
 
@@ -183,7 +167,14 @@ class Trainer:
             raise OnwardError(f"`epochs` is a number, at least 0, not {epochs!r}")
         epochs = int(epochs)
         training, validating = self._sources(data, targets, batch_size, validation, shuffle, sample_weight)
-        given = _with_checkpoints(callbacks, directory)
+        if epochs > 1:
+            for made, what in ((training, "data"), (validating, "validation")):
+                if made is not None and made.once:
+                    raise OnwardError(
+                        f"`{what}` is a generator, which yields its batches once, but epochs={epochs}; give a function "
+                        "that returns a new one for each epoch, or a list"
+                    )
+        given = with_checkpoints(callbacks, directory)
         settings = self._describe(training, batch_size, shuffle, epochs)
         saved = self._interrupted(given, settings) if resume else None
         if saved is None:
@@ -193,7 +184,7 @@ class Trainer:
             self,
             training,
             epochs=epochs,
-            callbacks=[_Measuring(self._model, self._training, self._rates), *given, progress_callback(progress)],
+            callbacks=[TrainingMetrics(self._model, self._training, self._rates), *given, progress_callback(progress)],
             history=self.history,
             first=self._fit.first,
             step=self.steps,
@@ -206,7 +197,7 @@ class Trainer:
         try:
             return loop.run()
         except BaseException:
-            self._unfinished = copy.deepcopy(self._fit.content(loop))
+            self._unfinished = self._fit.left(loop)
             raise
         finally:
             self._epoch, self._loop = loop.epoch, None
@@ -351,7 +342,7 @@ class Trainer:
         ``reduction="sum"`` is the sum. A loss about which nothing is known (a function of your own without targets that
         look like the prediction, an ONNX model, the model's own) is taken for a mean over the rows.
         """
-        found = self._comparisons if metrics is None else self._compared(metrics)
+        found = self._comparisons if metrics is None else comparisons(self._model, self._loss, metrics)
         made = self._source(data, targets, batch_size=batch_size, shuffle=False, sample_weight=sample_weight)
         return self._measured(made, found, prefetch)
 
@@ -407,23 +398,19 @@ class Trainer:
 
     def _interrupted(self, callbacks: Sequence[Callback], settings: Settings) -> Mapping[str, Any] | None:
         """What an interrupted fit has left, in a folder or here; None to start from the beginning."""
-        folders = [callback for callback in callbacks if isinstance(callback, Checkpoints)]
-        if not folders:
+        if not any(isinstance(callback, Checkpoints) for callback in callbacks):
             if self._unfinished is None:
                 raise OnwardError(
                     "there is no interrupted fit to continue; to continue one of another process, give `directory`"
                 )
             require_same(self._unfinished["settings"], settings, "the fit that was interrupted")
             return self._unfinished
-        path = folders[0].newest
-        if path is None:
+        left = newest_of(callbacks)
+        if left is None:
             return None
-        state, content = persistence.read(path)
-        if "run" not in content:
-            raise OnwardError(f"{str(path)!r} was not written by fit; continue from it with load")
-        require_same(content["run"]["settings"], settings, repr(str(path)))
-        self._take(state, content)
-        return content["run"]
+        require_same(left.content["run"]["settings"], settings, repr(str(left.path)))
+        self._take(left.state, left.content)
+        return left.content["run"]
 
     def export(self, path: str | os.PathLike[str], outputs: Sequence[str] | None = None) -> None:
         """Write the model with its weights as they are now: the inputs and outputs of the file that it came from.
@@ -463,17 +450,7 @@ class Trainer:
 
     def summary(self) -> str:
         """A table of what is trained, what is frozen, and how large it is."""
-        rows = [
-            (name, what, dtype, "x".join(map(str, shape)) or "scalar", f"{math.prod(shape):,}")
-            for name, what, dtype, shape in self._model.parameters()
-        ]
-        count: dict[str, int] = {"trained": 0, "frozen": 0}
-        for _, what, _, shape in self._model.parameters():
-            count[what] = count.get(what, 0) + math.prod(shape)
-        table = [("parameter", "", "type", "shape", "numbers"), *rows]
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines = ["  ".join(map(str.ljust, row[:-1], widths)) + "  " + row[-1].rjust(widths[-1]) for row in table]
-        return "\n".join([*lines, f"{count['trained']:,} numbers are trained, {count['frozen']:,} are frozen"])
+        return summary(self._model.parameters())
 
     def __repr__(self) -> str:
         state = self._model.state
@@ -483,77 +460,3 @@ class Trainer:
             f"Trainer({len(state.trainable)} parameters with {count:,} numbers, loss={loss}, "
             f"optimizer={self._optimizer.name}, learning_rate={self.learning_rate:g}, steps={self.steps})"
         )
-
-
-class Fit(NamedTuple):
-    """One call of `fit`: the number of its first epoch, and what has to be the same to continue it."""
-
-    first: int
-    settings: Settings
-
-    def content(self, loop: Loop) -> dict[str, Any]:
-        """What is needed to continue it."""
-        return {"first": self.first, "settings": self.settings, "loop": loop.state_dict()}
-
-
-def _pair(value: Any, outputs: Sequence[str], targets: Sequence[str]) -> tuple[str, str]:
-    """The output and the target that a metric compares: those that are named after it, or the first ones."""
-    named = list(value[1:]) if isinstance(value, tuple) else []
-    if len(named) > 2:
-        raise OnwardError(f"a metric with what it compares is (metric, output, target), not {value!r}")
-    chosen = [*named, *(outputs[0], targets[0])[len(named) :]]
-    for name, known, what in ((chosen[0], outputs, "output"), (chosen[1], targets, "target")):
-        if name not in known:
-            raise UnknownNameError(f"a metric cannot look at the {what} {name!r}; there are {quoted(known)}")
-    return chosen[0], chosen[1]
-
-
-class _Measuring(Callback):
-    """Metrics of the training itself, and the schedule that waits for what they say."""
-
-    def __init__(self, model: TrainedModel, measurement: Measurement, rates: Rates) -> None:
-        self._model, self._measurement, self._rates = model, measurement, rates
-
-    def on_epoch_begin(self, run: Run) -> None:
-        if run.batch == 0:
-            self._measurement.start()
-
-    def on_epoch_end(self, run: Run) -> None:
-        self._model.require_finite()  # the loss of the last step was computed before its update
-        validated = {name: run.logs.pop(name) for name in list(run.logs) if name != "loss"}
-        run.logs.update({**self._measurement.metric_results(), **validated})
-        self._rates.observe(run.logs)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"metrics": self._measurement.state_dict(), "rates": self._rates.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._measurement.load_state_dict(state["metrics"])
-        self._rates.load_state_dict(state["rates"])
-
-
-def _with_checkpoints(callbacks: Sequence[Callback], directory: str | os.PathLike[str] | None) -> list[Callback]:
-    given: list[Callback] = [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
-    for callback in given:
-        if not isinstance(callback, Callback):
-            raise OnwardError(f"a callback is an onward.callbacks.Callback, not {callback!r}")
-    if directory is None:
-        return given
-    if any(isinstance(callback, Checkpoints) for callback in given):
-        raise OnwardError("Checkpoints has a directory already; leave `directory` of fit out")
-    return [*given, Checkpoints(directory)]
-
-
-def _optimizer(optimizer: Any, learning_rate: float | None, clip: Any) -> Optimizer:
-    """The optimizer with what is said beside it."""
-    options: dict[str, Any] = {} if learning_rate is None else {"learning_rate": learning_rate}
-    if not isinstance(optimizer, Optimizer):
-        return optim.get(optimizer, **options, **({} if clip is None else {"clip": clip}))
-    if clip is not None:
-        if optimizer.global_norm is not None and not isinstance(clip, Transformation):
-            raise OnwardError("the optimizer clips its gradients already; leave `clip` out")
-        if isinstance(clip, Transformation):
-            options["transformation"] = optim.chain(clip, optimizer.transformation)
-        else:
-            options["global_norm"] = clip if isinstance(clip, GlobalNorm) else GlobalNorm(float(clip))
-    return dataclasses.replace(optimizer, **options)
