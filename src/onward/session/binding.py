@@ -15,6 +15,7 @@ class TrainingBinding(onnxruntime.IOBinding):  # type: ignore[misc]
 
     def __init__(self, session: onnxruntime.InferenceSession) -> None:
         super().__init__(session)
+        self.owner = session
         self.record = self._iobinding = Record()
         self._held: dict[str, onnxruntime.OrtValue] = {}
 

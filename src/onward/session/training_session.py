@@ -145,7 +145,7 @@ class TrainingSession(onnxruntime.InferenceSession):  # type: ignore[misc]
 
     def run_with_iobinding(self, iobinding: Any, run_options: Any = None) -> None:
         """Train one step over bound inputs and outputs."""
-        if not isinstance(iobinding, TrainingBinding) or iobinding._session is not self._sess:
+        if not isinstance(iobinding, TrainingBinding) or iobinding.owner is not self:
             raise OnwardError("the binding belongs to another session; make one with session.io_binding()")
         self._run(iobinding.record, run_options, getattr(run_options, _TRAINING_MODE, True))
 
