@@ -134,7 +134,9 @@ FORMS = {
     "hugging face, iterable": lambda: (hugging_face().to_iterable_dataset(), None),
     "hugging face, as torch": lambda: (hugging_face().with_format("torch"), None),
     "hugging face, computed": lambda: (
-        hugging_face().with_transform(lambda rows: {"x": [np.array(x) for x in rows["x"]], "labels": rows["label"]}),
+        hugging_face(spans=[[0] * n for n in range(10)]).with_transform(
+            lambda rows: {**rows, "x": [np.array(x) for x in rows["x"]], "labels": rows["label"]}
+        ),
         None,
     ),
 }

@@ -112,12 +112,8 @@ class SampleTable:
 
 def from_dataset(values: Mapping[str, Any], fields: Fields, targets: Any, weight: Any) -> Named:
     """A batch of a data set of Hugging Face, which may have more columns than are wanted."""
-    arrays = {
-        name: stacked(value, repr(name)) if isinstance(value, list) else value
-        for name, value in values.items()
-        if isinstance(value, (list, np.ndarray)) or hasattr(value, "shape")
-    }
-    return by_name(arrays, fields, targets, weight, strict=False)
+    named = by_name(values, fields, targets, weight, strict=False)
+    return {name: stacked(value, repr(name)) if isinstance(value, list) else value for name, value in named.items()}
 
 
 def is_computed(dataset: Any) -> bool:
