@@ -444,17 +444,21 @@ def test_state() -> None:
     full, velocities = model.get_full_state(["weight", "grad"])
     assert len(full) == len(velocities) == 3
     arrays = [np.array(value.numpy()) for value in state]
-    for same in (state, arrays, [None, *arrays], [numpy_to_ort_value(array) for array in arrays]):
+    for same in (full, state, arrays, [None, *arrays], [numpy_to_ort_value(array) for array in arrays]):
         model.set_state(same)
         assert_array_equal(numbers(model), np.concatenate([array.ravel() for array in arrays]))
         assert model.get_full_state()[0] is None
         assert math.isfinite(model.score(X, Y))
+    model.set_state([array.astype(np.float64) for array in arrays])
+    assert model.get_state()[0].numpy().dtype == np.float32
     model.set_state(arrays, zero=True)
     assert not numbers(model).any()
-    with pytest.raises(TypeError, match="element 1 of the state is str"):
+    with pytest.raises(TypeError, match="the state of 'intercept' is str"):
         model.set_state([arrays[0], "b"])
     with pytest.raises(ValueError, match="there are 2 weights; given were 1"):
         model.set_state(arrays[:1])
+    with pytest.raises(ValueError, match=r"the state of 'coef' has shape \[1, 3\], and the weight \[3, 1\]"):
+        model.set_state([arrays[0].T, arrays[1]])
     for call in (model.get_state, model.get_full_state, lambda kind: model.set_state(arrays, kind=kind)):
         with pytest.raises(ValueError, match="kind='other' is not known"):
             call("other")

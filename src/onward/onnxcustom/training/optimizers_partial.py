@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 
 from onward.errors import warn
-from onward.onnxcustom.training._base_estimator import BaseEstimator, passes_between_validations
+from onward.onnxcustom.training._base_estimator import passes_between_validations
 from onward.onnxcustom.training._base_onnx_function import one_dtype, session_of
 from onward.onnxcustom.training._convert import in_type_of
 from onward.onnxcustom.training._passes import Batch, run_passes
+from onward.onnxcustom.training._weights import STATES, EstimatorWithWeights
 from onward.onnxcustom.training.data_loader import OrtDataLoader
 from onward.onnxcustom.training.excs import (
     ConvergenceError,
     ConvergenceWarning,
-    NotFittedError,
     UnsupportedError,
-    WrongTypeError,
     WrongValueError,
 )
 from onward.onnxcustom.training.ortgradient import OrtGradientForwardBackward, OrtGradientForwardBackwardFunction
@@ -32,15 +30,13 @@ from onward.onnxcustom.utils.onnx_helper import get_onnx_opset
 from onward.onnxcustom.utils.onnxruntime_helper import device_to_providers
 from onward.onnxcustom.utils.orttraining_helper import get_train_initializer
 from onward.onnxcustom.utils.print_helper import str_ortvalue
-from onward.runtime.values import as_value, value_from_array
 
-_STATES = {"weight": "train_state_", "grad": "train_grad_state_"}
 _FIT = "[OrtGradientForwardBackwardOptimizer.fit] "
 _ITERATION = "[OrtGradientForwardBackwardOptimizer._iteration] "
 _PAST = 5  # losses that an error shows
 
 
-class OrtGradientForwardBackwardOptimizer(BaseEstimator):
+class OrtGradientForwardBackwardOptimizer(EstimatorWithWeights):
     """Stochastic gradient descent: the graph predicts, the loss is computed outside of it.
 
     Args:
@@ -63,8 +59,6 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
         learning_penalty: None, 'elastic' or a penalty.
         exc: whether a loss that is not finite raises ConvergenceError; else it is a warning, and training goes on.
     """
-
-    statistics_: dict[str, np.ndarray]  # the running statistics of normalisations, by name
 
     def __init__(
         self,
@@ -133,83 +127,6 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
     def _info(self, message: str, *args: Any) -> None:
         if self.enable_logging:
             logging.getLogger("onnxcustom").info(_FIT + message, *args)
-
-    # Weights --------------------------------------------------------------------------------------------------------
-
-    def get_full_state(self, kind: Any = "weight") -> list[Any]:
-        """The weights ('weight') or velocities ('grad') after one None for every other input of the graph.
-
-        While a batch is learned from, it is in the place of that None. A list of kinds gives a list of lists.
-        """
-        if isinstance(kind, list):
-            return [self.get_full_state(each) for each in kind]
-        if kind not in _STATES:
-            raise WrongValueError(f"kind={kind!r} is not known; use one of {', '.join(map(repr, _STATES))}")
-        if not hasattr(self, _STATES[kind]):
-            raise NotFittedError("there are no weights yet, or no velocities: call fit first")
-        return getattr(self, _STATES[kind])
-
-    def get_state(self, kind: str = "weight") -> list[Any]:
-        """The weights ('weight') or velocities ('grad') as onnxruntime's own values, in the order of the names."""
-        state = self.get_full_state(kind)
-        return state[len(state) - len(self.weights_to_train) :]
-
-    def set_state(
-        self, state: Sequence[Any], check_trained: bool = True, kind: str = "weight", zero: bool = False
-    ) -> None:
-        """Set weights or velocities: arrays, OrtValues of either kind, or None for other inputs.
-
-        Args:
-            check_trained: whether this is an error before `fit`.
-            zero: whether to take only their types and shapes, and 0 for every number.
-        """
-        if kind not in _STATES:
-            raise WrongValueError(f"kind={kind!r} is not known; use one of {', '.join(map(repr, _STATES))}")
-        if check_trained and not hasattr(self, "train_session_"):
-            raise NotFittedError("there is nothing to set yet: call fit first")
-        values = [None if tensor is None else self._value(tensor, index, zero) for index, tensor in enumerate(state)]
-        weights = [value for value in values if value is not None]
-        if len(weights) != len(self.weights_to_train):
-            raise WrongValueError(f"there are {len(self.weights_to_train)} weights; given were {len(weights)}")
-        setattr(self, _STATES[kind], [None] * self._data_inputs() + weights)
-
-    def _data_inputs(self) -> int:
-        """How many inputs the graph has besides weights."""
-        weights = {tensor.name for tensor in self.model_onnx.graph.initializer}
-        return sum(value.name not in weights for value in self.model_onnx.graph.input)
-
-    def _value(self, tensor: Any, index: int, zero: bool) -> Any:
-        """A tensor with memory of its own, which steps may change."""
-        value = as_value(tensor, self.device)
-        if value is None:
-            raise WrongTypeError(f"element {index} of the state is {type(tensor).__name__}, no array and no OrtValue")
-        array = value.numpy()
-        return value_from_array(np.zeros_like(array) if zero else array, self.device)
-
-    @property
-    def trained_coef_(self) -> dict[str, Any]:
-        """The weights by name."""
-        return dict(zip(self.weights_to_train, self.get_state(), strict=True))
-
-    def get_trained_onnx(self, model: onnx.ModelProto | None = None) -> onnx.ModelProto:
-        """The graph with the trained weights and running statistics, or `model` with them."""
-        target = self.model_onnx if model is None else model
-        names = {tensor.name for tensor in target.graph.initializer}
-        statistics = {name: array for name, array in getattr(self, "statistics_", {}).items() if name in names}
-        return self._get_trained_onnx({**self.trained_coef_, **statistics}, model)
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = super().__getstate__()
-        for kind, attribute in _STATES.items():
-            if hasattr(self, attribute):
-                state[attribute] = [np.array(value.numpy()) for value in self.get_state(kind)]
-        return state
-
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        saved = {kind: state[attribute] for kind, attribute in _STATES.items() if attribute in state}
-        super().__setstate__({name: value for name, value in state.items() if name not in _STATES.values()})
-        for kind, arrays in saved.items():
-            self.set_state(arrays, check_trained=False, kind=kind)
 
     # Training -------------------------------------------------------------------------------------------------------
 
@@ -306,18 +223,9 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
             drawn = [np.random.standard_normal(array.shape) for array in arrays]
             self.set_state([np.asarray(new).astype(old.dtype) for new, old in zip(drawn, arrays, strict=True)])
         if not self.needs_grad:
-            vars(self).pop(_STATES["grad"], None)
-        elif not (continued and hasattr(self, _STATES["grad"])):
+            vars(self).pop(STATES["grad"], None)
+        elif not (continued and hasattr(self, STATES["grad"])):
             self.set_state(arrays, kind="grad", zero=True)
-
-    def _restore_statistics(self) -> None:
-        for name, array in getattr(self, "statistics_", {}).items():
-            self.train_function_.statistics_[name] = value_from_array(array, self.device)
-
-    def _keep_statistics(self) -> None:
-        """Running statistics, which forward passes change."""
-        found = self.train_function_.statistics_
-        self.statistics_ = {name: np.array(value.numpy()) for name, value in found.items()}
 
     def _loader(self, X: Any, y: Any, sample_weight: Any, batch_size: int, random: bool = True) -> OrtDataLoader:
         """Data in the types that the graphs take."""
