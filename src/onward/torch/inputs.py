@@ -60,7 +60,7 @@ class Inputs:
         if not tensors:
             raise OnwardError("there is no tensor among the arguments; a model has inputs")
         if names is None:
-            names = [_name(path) for path, leaf in paths if isinstance(leaf, torch.Tensor)]
+            names = [path_name(path) for path, leaf in paths if isinstance(leaf, torch.Tensor)]
         elif len(names) != len(tensors):
             raise OnwardError(f"there are {len(names)} input_names for {len(tensors)} tensors")
         unknown = [name for name in dynamic_axes if name not in names]
@@ -126,6 +126,7 @@ class Inputs:
         ]
 
 
-def _name(path: Sequence[Any]) -> str:
+def path_name(path: Sequence[Any]) -> str:
+    """What the keys and places on a path are called together."""
     parts = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path]
     return re.sub(r"\W", "_", "_".join(parts))

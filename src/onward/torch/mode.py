@@ -40,10 +40,17 @@ def preserved(module: nn.Module) -> Iterator[dict[int, Tensor]]:
 @contextlib.contextmanager
 def training_mode(module: nn.Module) -> Iterator[None]:
     """Training mode of all modules, if the whole is in evaluation mode, with Dropout that exporters can write."""
-    from torch import nn
-
     if not module.training:
         module.train()
+    with exportable_dropout(module):
+        yield
+
+
+@contextlib.contextmanager
+def exportable_dropout(module: nn.Module) -> Iterator[None]:
+    """Dropout of whole channels that exporters can write."""
+    from torch import nn
+
     replaced = [
         child
         for child in module.modules()

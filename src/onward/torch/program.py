@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
@@ -15,14 +16,15 @@ from onward.torch.inputs import Inputs
 
 if TYPE_CHECKING:
     from torch import nn
+    from torch.export import ExportedProgram
 
 
 def export(module: nn.Module, inputs: Inputs, output_names: Sequence[str] | None, opset: int | None) -> ir.Model:
-    """The module as it is, but for what `_train` mends."""
+    """The module as it is, but for what `write_training_mode` mends."""
     import torch
 
     args, kwargs = inputs.call
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), one_registry():
         warnings.simplefilter("ignore")  # torch's, about itself
         exported = torch.onnx.export(
             module,
@@ -38,9 +40,51 @@ def export(module: nn.Module, inputs: Inputs, output_names: Sequence[str] | None
         )
     assert exported is not None
     model: ir.Model = exported.model
-    _train(model)
+    write_training_mode(model)
     _name_axes(model, inputs)
     return model
+
+
+def convert(program: ExportedProgram, input_names: Sequence[str], opset: int | None = None) -> ir.Model:
+    """What `torch.export` has captured as a model, whose output tensors are those of the program."""
+    import torch
+
+    with warnings.catch_warnings(), one_registry():
+        warnings.simplefilter("ignore")  # torch's, about itself
+        exported = torch.onnx.export(
+            program, (), dynamo=True, optimize=False, verbose=False, input_names=input_names, opset_version=opset
+        )
+    assert exported is not None
+    model: ir.Model = exported.model
+    write_training_mode(model)
+    return model
+
+
+_registries: dict[tuple[Any, ...], Any] = {}
+
+
+@contextlib.contextmanager
+def one_registry() -> Iterator[None]:
+    """Let the exporter read its table of operators once; by itself it does so for each model, for seconds."""
+    try:
+        from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+        build = ONNXRegistry.__dict__["from_torchlib"]
+    except (ImportError, KeyError):  # another release of torch
+        yield
+        return
+
+    def remembered(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        key = (cls, args, tuple(kwargs.items()))
+        if key not in _registries:
+            _registries[key] = build.__get__(None, cls)(*args, **kwargs)
+        return _registries[key]
+
+    ONNXRegistry.from_torchlib = classmethod(remembered)
+    try:
+        yield
+    finally:
+        ONNXRegistry.from_torchlib = build
 
 
 def _name_axes(model: ir.Model, inputs: Inputs) -> None:
@@ -57,7 +101,7 @@ def _name_axes(model: ir.Model, inputs: Inputs) -> None:
             value.shape = ir.Shape(sizes)
 
 
-def _train(model: ir.Model) -> None:
+def write_training_mode(model: ir.Model) -> None:
     """Write training mode where the exporter does not: BatchNorm by the batch, the dropout inside of attention."""
     for operation in operations_of(model):
         for node in operation.nodes:

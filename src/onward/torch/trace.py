@@ -23,6 +23,21 @@ _INNER = "module"
 def export(module: nn.Module, inputs: Inputs, output_names: Sequence[str] | None, opset: int | None) -> ir.Model:
     """The operations of one call of the module; a warning for each value that tracing fixed in the user's code."""
     import torch
+
+    model, caught = trace(module, inputs, output_names, opset)
+    own = str(Path(torch.__file__).parent)
+    for warning in caught:
+        if not warning.filename.startswith(own):
+            place = f"{Path(warning.filename).name}:{warning.lineno}"
+            warnings.warn(f"torch's older exporter says of {place}: {warning.message}", ExporterWarning, stacklevel=3)
+    return model
+
+
+def trace(
+    module: nn.Module, inputs: Inputs, output_names: Sequence[str] | None, opset: int | None
+) -> tuple[ir.Model, list[warnings.WarningMessage]]:
+    """The operations of one call of the module, and what the tracer says it has fixed."""
+    import torch
     from torch.utils import _pytree as pytree
 
     class Flat(torch.nn.Module):
@@ -55,13 +70,8 @@ def export(module: nn.Module, inputs: Inputs, output_names: Sequence[str] | None
             do_constant_folding=False,
         )
         proto = onnx.load(file)
-    own = str(Path(torch.__file__).parent)
-    for warning in caught:
-        if warning.category.__name__ == "TracerWarning" and not warning.filename.startswith(own):
-            place = f"{Path(warning.filename).name}:{warning.lineno}"
-            warnings.warn(f"torch's older exporter says of {place}: {warning.message}", ExporterWarning, stacklevel=3)
     model = ir.from_proto(proto)
     for value in list(model.graph.initializers.values()):
         if value.name is not None and value.name.startswith(f"{_INNER}."):
             value.name = value.name.removeprefix(f"{_INNER}.")
-    return model
+    return model, [warning for warning in caught if warning.category.__name__ == "TracerWarning"]

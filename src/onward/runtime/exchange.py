@@ -1,0 +1,63 @@
+"""Sessions over tensors of another framework: DLPack carries them in and out, nothing is copied."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import onnxruntime
+from onnxruntime.capi import _pybind_state as native
+
+from onward.errors import OnwardError
+from onward.runtime.session import open_session
+
+
+class ExchangeSession:
+    """One model; any number of threads may run it."""
+
+    def __init__(self, content: bytes, options: onnxruntime.SessionOptions | None = None) -> None:
+        if not hasattr(native.OrtValueVector, "to_dlpacks"):
+            raise OnwardError(
+                f"tensors of other frameworks need an onnxruntime with DLPack, which {onnxruntime.__version__} lacks"
+            )
+        self._content, self._options = content, options
+        self._sessions: dict[bool, onnxruntime.InferenceSession] = {}  # whether as written
+        self._opening = threading.Lock()
+        first = self._session(as_written=False)
+        self.inputs = [value.name for value in first.get_inputs()]
+        self.outputs = [value.name for value in first.get_outputs()]
+        device = native.OrtDevice(native.OrtDevice.cpu(), native.OrtDevice.default_memory(), 0)
+        self._devices = [device] * len(self.outputs)
+        self._run = onnxruntime.RunOptions()
+
+    def _session(self, *, as_written: bool) -> onnxruntime.InferenceSession:
+        found = self._sessions.get(as_written)
+        if found is None:
+            with self._opening:
+                if as_written not in self._sessions:
+                    self._sessions[as_written] = open_session(
+                        self._content, options=self._options, as_written=as_written
+                    )
+                found = self._sessions[as_written]
+        return found
+
+    def run(self, tensors: Sequence[tuple[Any, bool]], *, is_empty: bool = False) -> tuple[Any, list[int]]:
+        """The outputs, as DLPack capsules in order, and which of them are bool, though they look like uint8.
+
+        Args:
+            tensors: the inputs in order: a capsule, and whether its bytes are bool.
+            is_empty: one of them has no elements.
+        """
+        feeds = native.OrtValueVector()
+        feeds.reserve(len(tensors))
+        for capsule, is_bool in tensors:
+            feeds.push_back(capsule, is_bool)
+        results = native.OrtValueVector()
+        # Products that onnxruntime has fused with a transposition end the process if there is nothing in them.
+        session = self._session(as_written=is_empty)
+        try:
+            session.run_with_ortvaluevector(self._run, self.inputs, feeds, self.outputs, results, self._devices)
+        except Exception as error:  # onnxruntime's exceptions have no common base but this
+            raise OnwardError(f"onnxruntime could not run the graph: {str(error).strip()}") from error
+        return results.to_dlpacks(None), results.bool_tensor_indices()

@@ -1,0 +1,197 @@
+"""Follow one call of a module and write down its operations as a model."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+import torch
+from torch import nn
+from torch.export import Dim, ExportedProgram
+
+from onward.autodiff.custom import nondifferentiable
+from onward.autodiff.registry import custom_operators
+from onward.errors import OnwardError
+from onward.graph.nodes import all_values
+from onward.graph.prepare import prepare
+from onward.graph.provenance.record import OPERATION
+from onward.torch import program as dynamo
+from onward.torch import trace as legacy
+from onward.torch.inputs import Inputs
+from onward.torch.mode import exportable_dropout, require_exportable
+from onward.torch.naming import name_parameters
+from onward.torch.ortmodule._fallback import ORTModuleONNXModelException, ORTModuleTorchModelException
+from onward.torch.ortmodule.call import Call, invoke
+from onward.torch.ortmodule.dropout import Mask, replace_dropouts
+from onward.torch.ortmodule.guards import ExactSizes, Guards
+
+_DOMAIN, _DETACH = "onward.torch", "Detach"
+_RANDOM = frozenset(
+    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+)
+
+
+@dataclass
+class Captured:
+    """A module as a model.
+
+    Attributes:
+        model: parameters, buffers and tensors that are attributes are initializers under their own names; the outputs
+            are the tensors of what the module returned.
+        inputs: names of the tensors among the arguments.
+        guards: the sizes that it is right for.
+        masks: inputs behind these, in the order in which torch draws them.
+        passed: outputs that are arguments as they were, by their places.
+        exporter: which of torch's exporters wrote it.
+    """
+
+    model: ir.Model
+    inputs: list[str]
+    guards: Guards | ExactSizes
+    exporter: str
+    masks: list[Mask] = field(default_factory=list)
+    passed: dict[int, int] = field(default_factory=dict)
+
+
+def capture(module: nn.Module, signature: inspect.Signature, call: Call) -> Captured:
+    """What the module does when called like this; by `torch.export`, or else by tracing."""
+    try:
+        require_exportable(module)
+    except OnwardError as error:
+        raise ORTModuleTorchModelException(str(error)) from error
+    failures = []
+    for name, way in (("torch.export", _by_export), ("tracing", _by_tracing)):
+        try:
+            with exportable_dropout(module), _plain_attention():
+                found = way(module, signature, call)
+            _name_tensors(found, module)
+            return _prepared(found)
+        except Exception as error:  # torch's exporters raise what they like
+            failures.append(f"{name}: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
+            cause = error
+    raise ORTModuleONNXModelException(
+        f"torch could not export {type(module).__name__} ({'; '.join(failures)})"
+    ) from cause
+
+
+@contextlib.contextmanager
+def _plain_attention() -> Iterator[None]:
+    """Attention and encoder layers by their operations: there is no operator for their shortcuts in evaluation."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+class _Flat(nn.Module):
+    """The module as a function of tensors, with its tensors under the same names."""
+
+    def __init__(self, module: nn.Module, signature: inspect.Signature, call: Call) -> None:
+        super().__init__()
+        for name, value in vars(module).items():
+            if isinstance(value, torch.Tensor) or name in ("_parameters", "_buffers", "_modules", "training"):
+                self.__dict__[name] = value
+        # In a list, so that it is no submodule.
+        self.__dict__["_inner"] = [(module, signature, call)]
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        module, signature, call = self.__dict__["_inner"][0]
+        returned = invoke(module, signature, call.with_tensors(tensors))
+        leaves = torch.utils._pytree.tree_leaves(returned)
+        return tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
+
+
+def examples(call: Call) -> list[torch.Tensor]:
+    """Tensors like the arguments, each with memory of its own."""
+    return [
+        tensor.detach().clone(memory_format=torch.contiguous_format).requires_grad_(tensor.requires_grad)
+        for tensor in call.tensors
+    ]
+
+
+def _by_export(module: nn.Module, signature: inspect.Signature, call: Call) -> Captured:
+    tensors = examples(call)
+    dims = tuple({axis: Dim.AUTO for axis in range(tensor.ndim)} for tensor in tensors)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exported = torch.export.export(
+            _Flat(module, signature, call), tuple(tensors), dynamic_shapes=(dims,), strict=False
+        )
+    names = call.names
+    model = dynamo.convert(exported, names)
+    for value in all_values(model.graph):  # sizes that turned out to be fixed are written as texts
+        if value.shape is not None:
+            value.shape = ir.Shape([_size(size) for size in value.shape])
+    _cut_gradients(model)
+    return Captured(model, names, Guards(exported), "torch.export", passed=_passed(exported))
+
+
+def _size(size: int | ir.SymbolicDim) -> int | str | None:
+    if isinstance(size, int):
+        return size
+    return int(size.value) if size.value is not None and size.value.isdigit() else size.value
+
+
+def _passed(program: ExportedProgram) -> dict[int, int]:
+    given = list(program.graph_signature.user_inputs)
+    returned = program.graph_signature.user_outputs
+    return {index: given.index(name) for index, name in enumerate(returned) if name in given}
+
+
+def _cut_gradients(model: ir.Model) -> None:
+    """Mark what was detached; to the exporter it is the same as what it was before."""
+    detached = [node for node in model.graph.all_nodes() if "aten.detach." in node.metadata_props.get(OPERATION, "")]
+    detached = [node for node in detached if node.op_type == "Identity" and node.domain == ""]
+    if not detached:
+        return
+    if (_DOMAIN, _DETACH) not in custom_operators():
+        nondifferentiable(_DETACH, domain=_DOMAIN)
+    x, y = ir.Value(name="x"), ir.Value(name="y")
+    identity = ir.Node("", "Identity", [x], outputs=[y])
+    opset = model.opset_imports[""]
+    body = ir.Graph([x], [y], nodes=[identity], opset_imports={"": opset})
+    function = ir.Function(_DOMAIN, _DETACH, graph=body, attributes=[])
+    model.functions[function.identifier()] = function
+    model.opset_imports[_DOMAIN] = 1
+    for node in detached:
+        node.domain, node.op_type = _DOMAIN, _DETACH
+
+
+def _by_tracing(module: nn.Module, signature: inspect.Signature, call: Call) -> Captured:
+    leaves = list(call.leaves)
+    for place, tensor in zip(call.places, examples(call), strict=True):
+        leaves[place] = tensor
+    inputs = Inputs(signature, leaves, call.tree, call.names, {})
+    model, said = legacy.trace(module, inputs, None, None)
+    if said:
+        # It may follow from sizes, which are the same as long as this graph is used, or from data, which are not.
+        raise ORTModuleTorchModelException(str(said[0].message))
+    return Captured(model, call.names, ExactSizes(call.sizes), "tracing")
+
+
+def _name_tensors(found: Captured, module: nn.Module) -> None:
+    name_parameters(found.model, module, {id(tensor): tensor.detach().clone() for tensor in module.buffers()})
+
+
+def _prepared(found: Captured) -> Captured:
+    graph = found.model.graph
+    random = sorted({node.op_type for node in graph.all_nodes() if node.op_type in _RANDOM})
+    if random:
+        raise ORTModuleTorchModelException(
+            f"it draws random numbers in another way than by Dropout ({', '.join(random)})"
+        )
+    if len(found.passed) < len(graph.outputs):
+        computed = [value for index, value in enumerate(graph.outputs) if index not in found.passed]
+        graph.outputs.clear()
+        graph.outputs.extend(computed)
+    else:
+        found.passed = {}
+    found.model = prepare(found.model, keep=custom_operators())
+    found.masks = replace_dropouts(found.model)
+    return found

@@ -1,0 +1,158 @@
+"""Dropout by masks that torch draws, from its own generator and in its own order: the same seed gives the same masks."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from onward.graph.nodes import constant_of, input_at, is_used
+from onward.torch.ortmodule._fallback import ORTModuleTorchModelException
+
+MASK = "dropout_mask"
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A mask that torch drew: its shape, the order of its axes in memory, the share of ones and the type."""
+
+    shape: tuple[int, ...]
+    order: tuple[int, ...]
+    keep: float
+    dtype: torch.dtype
+
+
+class Draws(TorchDispatchMode):
+    """Records the masks that are drawn inside of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[Drawn] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.bernoulli_.float:
+            noise, keep = args[0], args[1] if len(args) > 1 else 0.5
+            order = sorted(range(noise.ndim), key=lambda axis: (-noise.stride(axis), axis))
+            self.found.append(Drawn(tuple(noise.shape), tuple(order), float(keep), noise.dtype))
+        return func(*args, **(kwargs or {}))
+
+
+@dataclass(frozen=True)
+class Mask:
+    """An input of a graph in place of a Dropout, 0 or 1 / keep; sizes are numbers or arithmetic with those of inputs."""
+
+    name: str
+    sizes: tuple[int | str, ...]
+    ratio: float
+    order: tuple[int, ...] = ()
+    keep: float = 1.0
+    dtype: torch.dtype = torch.float32
+
+    def like(self, drawn: Drawn) -> Mask:
+        """The same, drawn as torch has drawn it."""
+        return Mask(self.name, self.sizes, self.ratio, drawn.order, drawn.keep, drawn.dtype)
+
+    def shape(self, known: Mapping[str, int]) -> list[int]:
+        return [size if isinstance(size, int) else evaluate(size, known) for size in self.sizes]
+
+    def draw(self, known: Mapping[str, int]) -> torch.Tensor:
+        """A new mask for inputs of these sizes."""
+        shape = self.shape(known)
+        noise = torch.empty([shape[axis] for axis in self.order], dtype=self.dtype)
+        noise.bernoulli_(self.keep).div_(self.keep)
+        return noise.permute([self.order.index(axis) for axis in range(len(shape))]).contiguous()
+
+
+def replace_dropouts(model: ir.Model) -> list[Mask]:
+    """Multiply by a mask, a new input, in place of each Dropout of a prepared model; masks in the order of nodes."""
+    masks: list[Mask] = []
+    for node in list(model.graph.all_nodes()):
+        if node.op_type != "Dropout" or node.domain != "":
+            continue
+        x, ratio, training = node.inputs[0], constant_of(input_at(node, 1)), constant_of(input_at(node, 2))
+        assert x is not None
+        if input_at(node, 2) is None or (training is not None and not training):
+            _replace(node, ir.node("Identity", [x]))
+            continue
+        p = 0.5 if ratio is None and input_at(node, 1) is None else None if ratio is None else float(ratio.reshape(()))
+        if p is None or training is None or any(is_used(mask) for mask in node.outputs[1:]):
+            raise ORTModuleTorchModelException("a Dropout has a rate, a mode or a mask that is computed")
+        if p in (0.0, 1.0):
+            number = ir.tensor(np.array(1 - p, x.dtype.numpy()) if x.dtype is not None else np.array(1 - p, np.float32))
+            constant = ir.node("Constant", [], {"value": number})
+            assert node.graph is not None
+            node.graph.insert_before(node, constant)
+            _replace(node, ir.node("Mul", [x, constant.outputs[0]]))
+            continue
+        if node.graph is not model.graph or x.shape is None:
+            raise ORTModuleTorchModelException("a Dropout is inside of a loop or a branch, or of unknown shape")
+        sizes = tuple(size if isinstance(size, int) else str(size.value) for size in x.shape)
+        mask = ir.Value(name=f"{MASK}_{len(masks)}", type=x.type, shape=ir.Shape(list(x.shape)))
+        model.graph.inputs.append(mask)
+        masks.append(Mask(mask.name or "", sizes, p))
+        _replace(node, ir.node("Mul", [x, mask]))
+    return masks
+
+
+def _replace(node: ir.Node, new: ir.Node) -> None:
+    graph, old = node.graph, node.outputs[0]
+    assert graph is not None
+    output = new.outputs[0]
+    output.type, output.shape = old.type, old.shape
+    new.name = node.name
+    graph.insert_before(node, new)
+    ir.convenience.replace_all_uses_with(old, output, replace_graph_outputs=True)
+    name, old.name = old.name, None
+    output.name = name
+    graph.remove(node, safe=True)
+
+
+_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+}
+_FUNCTIONS: dict[str, Callable[..., int]] = {"Max": max, "Min": min, "Mod": operator.mod, "FloorDiv": operator.floordiv}
+
+
+def evaluate(expression: str, known: Mapping[str, int]) -> int:
+    """The number behind what exporters write for a size, ``2*s0 + 1``."""
+
+    def value(node: ast.expr) -> int:
+        match node:
+            case ast.Constant(value=int() as number):
+                return number
+            case ast.Name(id=name) if name in known:
+                return known[name]
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return -value(operand)
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+                return _OPERATORS[type(op)](value(left), value(right))
+            case ast.Call(func=ast.Name(id=name), args=arguments) if name in _FUNCTIONS:
+                return _FUNCTIONS[name](*map(value, arguments))
+        raise ORTModuleTorchModelException(f"the size {expression!r} of a Dropout is not known before the graph runs")
+
+    try:
+        return value(ast.parse(expression, mode="eval").body)
+    except SyntaxError as error:
+        raise ORTModuleTorchModelException(f"the size {expression!r} of a Dropout cannot be read") from error
+
+
+def sizes_by_name(shapes: Sequence[Sequence[int | str]], sizes: Sequence[Sequence[int]]) -> dict[str, int]:
+    """The numbers that the symbols in declared shapes stand for."""
+    return {
+        name: number
+        for shape, given in zip(shapes, sizes, strict=True)
+        for name, number in zip(shape, given, strict=True)
+        if isinstance(name, str)
+    }

@@ -1,0 +1,108 @@
+"""What the user wants to see of an ORTModule: log messages and files of its graphs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+from onward.errors import OnwardError
+
+
+class LogLevel(IntEnum):
+    """How much is said: messages of this level and above."""
+
+    VERBOSE = 0
+    DEVINFO = 1
+    INFO = 2
+    WARNING = 3
+    ERROR = 4
+    FATAL = 5
+
+
+class DebugOptions:
+    """What to log, and whether to write the graphs to files.
+
+    Args:
+        log_level: what is logged; the environment variable ORTMODULE_LOG_LEVEL wins.
+        save_onnx: write each graph to ``<save_path>/<onnx_prefix>_<kind>_<training or inference>.onnx``.
+        onnx_prefix: how the names of these files begin; needed if they are written.
+        save_path: their folder; the environment variable ORTMODULE_SAVE_ONNX_PATH wins. By default the current one.
+        config: taken as in the original, without an effect: there is nothing to configure.
+    """
+
+    def __init__(
+        self,
+        log_level: LogLevel = LogLevel.WARNING,
+        save_onnx: bool = False,
+        onnx_prefix: str = "",
+        save_path: str = "",
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._save_onnx, self._config = bool(save_onnx), config
+        self._onnx_prefix, self._log_level = onnx_prefix, _level(log_level)
+        self._save_path = os.environ.get("ORTMODULE_SAVE_ONNX_PATH") or save_path or os.getcwd()
+        if self._save_onnx:
+            _require_writable(onnx_prefix, self._save_path)
+
+    @property
+    def log_level(self) -> LogLevel:
+        """What is logged."""
+        return self._log_level
+
+    @property
+    def save_onnx(self) -> bool:
+        """Whether graphs are written to files."""
+        return self._save_onnx
+
+    @property
+    def onnx_prefix(self) -> str:
+        """How the names of these files begin."""
+        return self._onnx_prefix
+
+    @property
+    def save_path(self) -> str:
+        """Where they are written."""
+        return self._save_path
+
+    # In the original these are objects of their own, and programs look into them.
+    @property
+    def logging(self) -> DebugOptions:
+        """These options; `.logging.log_level` is what the original calls it."""
+        return self
+
+    @property
+    def save_onnx_models(self) -> _SavedModels:
+        """What is written, as the original calls it: `.save`, `.name_prefix`, `.path`."""
+        return _SavedModels(self)
+
+    def file(self, kind: str, mode: str) -> Path:
+        """Where a graph is written."""
+        return Path(self._save_path) / f"{self._onnx_prefix}_{kind}_{mode}.onnx"
+
+
+class _SavedModels:
+    def __init__(self, options: DebugOptions) -> None:
+        self.save, self.name_prefix, self.path = options.save_onnx, options.onnx_prefix, options.save_path
+
+
+def _level(given: LogLevel) -> LogLevel:
+    if not isinstance(given, LogLevel):
+        raise TypeError(f"log_level must be a LogLevel, not {type(given).__name__}")
+    name = os.environ.get("ORTMODULE_LOG_LEVEL", "").strip()
+    if not name:
+        return given
+    if name not in LogLevel.__members__:
+        raise OnwardError(f"ORTMODULE_LOG_LEVEL is {name!r}; it takes {', '.join(LogLevel.__members__)}")
+    return LogLevel[name]
+
+
+def _require_writable(prefix: str, folder: str) -> None:
+    if not isinstance(prefix, str):
+        raise TypeError(f"onnx_prefix must be a str, not {type(prefix).__name__}")
+    if not prefix:
+        raise ValueError("onnx_prefix must be given when save_onnx=True: the names of the files begin with it")
+    if not os.access(folder, os.W_OK | os.X_OK) or not os.path.isdir(folder):
+        raise OSError(f"{folder!r} is not a folder that can be written to, and save_onnx=True writes there")

@@ -1,0 +1,356 @@
+"""`ORTModule`: a torch module whose forward and backward passes run on stock onnxruntime."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import threading
+import types
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from onward.errors import OnwardError, OnwardWarning, warn
+from onward.torch.ortmodule._fallback import (
+    ORTModuleDeviceException,
+    ORTModuleFallbackException,
+    ORTModuleONNXModelException,
+    ORTModuleTorchModelException,
+    policy_of_environment,
+    retries,
+)
+from onward.torch.ortmodule.call import DTYPES, Call
+from onward.torch.ortmodule.fingerprint import Fingerprint
+from onward.torch.ortmodule.options import DebugOptions
+from onward.torch.ortmodule.plan import Plan, build
+
+_logger = logging.getLogger("onward.torch.ortmodule")
+# Beyond as many graphs, a module is one that each call makes a new graph of, which takes seconds: torch is faster.
+_MOST_PLANS = 32
+_VERIFIED_SIZES = 2  # a graph is compared with torch for the first sizes, and for the first other ones
+
+_OWN = frozenset({"_module", "_options", "_policy", "_plans", "_varying", "_numbers", "_reason", "_lock", "_signature"})
+_SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+
+
+class FallbackWarning(OnwardWarning):
+    """torch runs a module, or some calls of it, in place of onnxruntime."""
+
+
+class ORTModule(nn.Module):
+    """A module that computes what `module` does, and its gradients, on onnxruntime.
+
+    It is exported when it is first called, and again for calls of another kind: other types, ranks or structures of
+    arguments, other modes, other attributes. Parameters and buffers are those of `module`, under the same names. What
+    cannot be exported, or turns out to compute something else, torch runs, after a warning that says why.
+
+    Args:
+        module: the module.
+        debug_options: what to log and which graphs to write to files.
+    """
+
+    def __init__(self, module: nn.Module, debug_options: DebugOptions | None = None) -> None:
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"an ORTModule is made of a torch.nn.Module, not of {type(module).__name__}")
+        if debug_options is not None and not isinstance(debug_options, DebugOptions):
+            raise TypeError(f"debug_options must be DebugOptions, not {type(debug_options).__name__}")
+        if isinstance(module, ORTModule):
+            module = module.module
+        self._attach(module, debug_options or DebugOptions())
+        try:
+            _require_one_device(module)
+            if isinstance(module, nn.DataParallel):
+                raise ORTModuleTorchModelException(
+                    "ORTModule is not compatible with torch.nn.DataParallel. Wrap the ORTModule in "
+                    "torch.nn.parallel.DistributedDataParallel instead."
+                )
+        except ORTModuleFallbackException as error:
+            self.__dict__["_reason"] = error
+            if not self._policy.leaves_to_torch(error):
+                raise
+        _warn_of_collisions(module)
+
+    def _attach(self, module: nn.Module, options: DebugOptions) -> None:
+        self.__dict__["_module"] = module
+        super().__init__()
+        self.__dict__ |= {
+            # The very dictionaries of the module: whatever torch does with names and tensors, it does with the module's.
+            **{name: getattr(module, name) for name in _SHARED},
+            "_options": options,
+            "_policy": policy_of_environment(),
+            "_plans": {},
+            "_varying": set(),
+            "_numbers": {},
+            "_reason": None,
+            "_lock": threading.RLock(),
+            "_signature": inspect.signature(module.forward),
+        }
+        self.__dict__["forward"] = _forward_of(self, module)
+
+    @property
+    def module(self) -> nn.Module:
+        """The module itself."""
+        found: nn.Module = self.__dict__["_module"]
+        return found
+
+    @property
+    def training(self) -> bool:  # type: ignore[override]
+        """The mode of the module."""
+        return self.module.training
+
+    @training.setter
+    def training(self, mode: bool) -> None:
+        module = self.module
+        if "_options" in self.__dict__:  # not while this object is being made
+            module.training = mode
+
+    # What runs.
+
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if _is_followed(args, kwargs):
+            return self.module(*args, **kwargs)
+        try:
+            if isinstance(self._reason, ORTModuleFallbackException):
+                raise self._reason
+            return self._run_graph(args, kwargs)
+        except ORTModuleFallbackException as error:
+            self._leave_to_torch(error)
+            return self.module(*args, **kwargs)
+
+    def _run_graph(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        call = Call.of(self._signature, args, kwargs, self._varying)
+        state = Fingerprint(self.module)
+        _require_usable(call, state)
+        key = (call.key, state.key, torch.is_grad_enabled(), torch.get_default_dtype())
+        plan = self._plan(key, call)
+        if isinstance(plan, tuple):  # a number has turned out to vary
+            return self._run_graph(args, kwargs)
+        try:
+            if call.sizes not in plan.verified and len(plan.verified) < _VERIFIED_SIZES:
+                self._verify_again(plan, call)
+            return plan(call, state)
+        except ORTModuleFallbackException as error:
+            self._plans[key][call.sizes] = error
+            raise
+        except OnwardError as error:
+            # Either torch says what is wrong with the arguments, or it goes on where onnxruntime cannot.
+            raise ORTModuleONNXModelException(str(error)) from error
+
+    def _plan(self, key: Hashable, call: Call) -> Plan | tuple[()]:
+        """The plan for this call, a new one if there is none."""
+        by_sizes = self._plans.setdefault(key, {})
+        found = by_sizes.get(call.sizes)
+        if isinstance(found, Plan):
+            return found
+        with self._lock:
+            if found is None or retries():
+                found = by_sizes[call.sizes] = self._new_plan(by_sizes, call)
+        if isinstance(found, ORTModuleFallbackException):
+            raise found
+        if found == ():
+            del by_sizes[call.sizes]
+        return found
+
+    def _new_plan(
+        self, by_sizes: dict[Any, Plan | ORTModuleFallbackException], call: Call
+    ) -> Plan | ORTModuleFallbackException | tuple[()]:
+        for other in by_sizes.values():
+            if isinstance(other, Plan) and other.guards.accept(call.sizes):
+                return other
+        if self._learn_numbers(call):
+            return ()
+        if len({id(plan) for plans in self._plans.values() for plan in plans.values()}) >= _MOST_PLANS:
+            return ORTModuleTorchModelException(
+                f"each of {_MOST_PLANS} calls needed a graph of its own: sizes, numbers or attributes that the module "
+                "makes decisions with are different each time"
+            )
+        _logger.info("exporting %s", type(self.module).__name__)
+        try:
+            return build(self.module, self._signature, call, self._options)
+        except ORTModuleFallbackException as error:
+            return error
+
+    def _learn_numbers(self, call: Call) -> bool:
+        """Whether a number among the arguments is seen to vary now; it is data from then on."""
+        varies = False
+        for place, number in call.numbers.items():
+            if self._numbers.setdefault(place, number) != number and place not in self._varying:
+                self._varying.add(place)
+                varies = True
+        return varies
+
+    def _verify_again(self, plan: Plan, call: Call) -> None:
+        from onward.torch.ortmodule.rehearsal import rehearse, shadow
+
+        rehearsal = rehearse(shadow(self.module), self._signature, call)
+        plan.verify(rehearsal, call, Fingerprint(self.module))
+
+    def _leave_to_torch(self, error: ORTModuleFallbackException) -> None:
+        if not self._policy.leaves_to_torch(error):
+            raise error
+        if self.__dict__["_reason"] is None or (self._reason is error and not getattr(error, "_said", False)):
+            error._said = True  # type: ignore[attr-defined]
+            if self._reason is None:
+                self.__dict__["_reason"] = str(error)
+            warn(
+                f"torch runs {type(self.module).__name__} where ORTModule cannot: {type(error).__name__}: {error}. "
+                "Results are the same. ORTMODULE_FALLBACK_POLICY=FALLBACK_DISABLE raises an error instead.",
+                FallbackWarning,
+            )
+
+    # What torch asks of modules, where the shared dictionaries do not answer it.
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _OWN or name.startswith("__"):
+            raise AttributeError(name)
+        module = self.module
+        method = _own_method(module, name)
+        return getattr(module, name) if method is None else types.MethodType(method, self)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _OWN or name in _SHARED or "_options" not in self.__dict__:
+            object.__setattr__(self, name, value)
+        elif name in self.__dict__ or hasattr(type(self), name):
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self.module, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        if name in self.__dict__:
+            object.__delattr__(self, name)
+        else:
+            delattr(self.module, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *dir(self.module)})
+
+    def __getstate__(self) -> dict[str, Any]:
+        left_out = {"forward", "_plans", "_varying", "_numbers", "_lock", "_signature", "_reason", "_policy", *_SHARED}
+        return {name: value for name, value in self.__dict__.items() if name not in left_out}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._attach(state["_module"], state["_options"])
+        self.__dict__ |= {name: value for name, value in state.items() if name not in ("_module", "_options")}
+
+    def train(self, mode: bool = True) -> ORTModule:
+        self.module.train(mode)
+        return self
+
+    def named_modules(
+        self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Module]]:
+        yield from self.module.named_modules(memo, prefix, remove_duplicate)
+
+    def modules(self) -> Iterator[nn.Module]:
+        yield from self.module.modules()
+
+    def apply(self, fn: Callable[[nn.Module], None]) -> ORTModule:  # type: ignore[override]
+        self.module.apply(fn)
+        return self
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        return self.module.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        return self.module.load_state_dict(*args, **kwargs)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        # Called on behalf of a module around this one.
+        self.module._load_from_state_dict(*args, **kwargs)
+
+    def _save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self.module._save_to_state_dict(*args, **kwargs)
+
+    def _apply(self, *args: Any, **kwargs: Any) -> ORTModule:
+        self.module._apply(*args, **kwargs)
+        return self
+
+    def add_module(self, name: str, module: nn.Module | None) -> None:
+        raise ORTModuleTorchModelException("ORTModule does not support adding modules to it; add them to `.module`.")
+
+    def register_module(self, name: str, module: nn.Module | None) -> None:
+        self.add_module(name, module)
+
+    def _replicate_for_data_parallel(self) -> Any:
+        raise ORTModuleTorchModelException(
+            "ORTModule is not compatible with torch.nn.DataParallel. Use torch.nn.parallel.DistributedDataParallel."
+        )
+
+    def _get_name(self) -> str:
+        return type(self.module)._get_name(self.module) if self._is_ready() else super()._get_name()
+
+    def _is_ready(self) -> bool:
+        return "_module" in self.__dict__
+
+    def extra_repr(self) -> str:
+        return self.module.extra_repr()
+
+
+def _forward_of(wrapper: ORTModule, module: nn.Module) -> Callable[..., Any]:
+    """`forward` with the signature of the module's."""
+
+    @functools.wraps(module.forward)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return wrapper._run(args, kwargs)
+
+    return forward
+
+
+def _own_method(module: nn.Module, name: str) -> Callable[..., Any] | None:
+    """A method that the user wrote; on the wrapper, its calls of `self(...)` run on onnxruntime, too."""
+    if name in module.__dict__ or name.startswith("_"):
+        return None
+    found = inspect.getattr_static(type(module), name, None)
+    if not isinstance(found, types.FunctionType) or hasattr(nn.Module, name):
+        return None
+    # `super()` and private names want an object of the class itself.
+    return None if "__class__" in found.__code__.co_freevars else found
+
+
+def _warn_of_collisions(module: nn.Module) -> None:
+    names = [name for name in vars(module) if name in _OWN | {"module"}]
+    names += [name for name in ("module",) if name in module._modules or hasattr(type(module), name)]
+    if names:
+        _logger.warning(
+            "%s has %s, which ORTModule has, too: of the ORTModule it is that of ORTModule; use `.module.%s`",
+            type(module).__name__,
+            ", ".join(sorted(set(names))),
+            names[0],
+        )
+
+
+def _is_followed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether torch is following the operations of a module around this one, to export or to compile it."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._functorch.peek_interpreter_stack() is not None:
+        return True
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    leaves = torch.utils._pytree.tree_leaves((args, kwargs))
+    return any(isinstance(leaf, FakeTensor) for leaf in leaves)
+
+
+def _require_one_device(module: nn.Module) -> None:
+    devices = {tensor.device for tensor in (*module.parameters(), *module.buffers())}
+    if len(devices) > 1:
+        raise ORTModuleDeviceException(
+            f"ORTModule supports a single device per model; this one is on {', '.join(sorted(map(str, devices)))}"
+        )
+
+
+def _require_usable(call: Call, state: Fingerprint) -> None:
+    """Refuse, before anything is exported, devices and types that graphs do not run on."""
+    if torch.is_autocast_enabled("cpu"):
+        raise ORTModuleTorchModelException("autocast is on, and onnxruntime has few kernels for types of half precision")
+    devices = {tensor.device for tensor in state.tensors}
+    if len(devices) > 1:
+        raise ORTModuleDeviceException(
+            f"ORTModule supports a single device per model; this one is on {', '.join(sorted(map(str, devices)))}"
+        )
+    for tensor in (*call.tensors, *state.tensors):
+        if tensor.device.type != "cpu":
+            raise ORTModuleDeviceException(f"ORTModule runs on the CPU; there is a tensor on {tensor.device}")
+        if tensor.layout is not torch.strided or tensor.dtype not in DTYPES:
+            raise ORTModuleTorchModelException(f"there is a tensor of type {tensor.dtype}, {tensor.layout}")

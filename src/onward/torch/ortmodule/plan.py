@@ -1,0 +1,266 @@
+"""The graphs for one kind of call, and how tensors of torch go through them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+from torch.utils.dlpack import from_dlpack, to_dlpack
+
+from onward.errors import OnwardError
+from onward.runtime.exchange import ExchangeSession
+from onward.torch.ortmodule._fallback import ORTModuleFallbackException, ORTModuleONNXModelException
+from onward.torch.ortmodule.call import Call, Results, Sizes
+from onward.torch.ortmodule.capture import Captured, capture
+from onward.torch.ortmodule.dropout import Mask, sizes_by_name
+from onward.torch.ortmodule.fingerprint import Fingerprint
+from onward.torch.ortmodule.graphs import Graphs, write
+from onward.torch.ortmodule.options import DebugOptions
+from onward.torch.ortmodule.rehearsal import Rehearsal, rehearse, require_equal, shadow
+
+
+@dataclass(frozen=True)
+class _Counter:
+    """A buffer that counts calls, and by how much it grows with each."""
+
+    state: int
+    step: int
+
+
+class Plan:
+    """A pair of graphs, or one where nothing has a gradient."""
+
+    def __init__(self, captured: Captured, graphs: Graphs, names: Sequence[str], rehearsal: Rehearsal) -> None:
+        self.guards, self._masks, self._passed = captured.guards, captured.masks, captured.passed
+        self.results: Results = rehearsal.results.emptied()
+        self.verified: set[Sizes] = set()
+        self._shapes = graphs.shapes  # as declared, of the arguments
+        self._forward = ExchangeSession(graphs.forward.SerializeToString())
+        self._backward = None if graphs.backward is None else ExchangeSession(graphs.backward.SerializeToString())
+        # The tensors that graphs may take: arguments, tensors of the module, masks; then what the first one returns.
+        first = {name: index for index, name in reversed(list(enumerate(names)))}
+        self._states = sorted({first[name] for name in graphs.states})
+        slots = {name: index for index, name in enumerate(captured.inputs)}
+        slots |= {names[state]: len(slots) + index for index, state in enumerate(self._states)}
+        self._mask_slots = range(len(slots), len(slots) + len(self._masks))
+        slots |= {mask.name: slot for mask, slot in zip(self._masks, self._mask_slots, strict=True)}
+        self._feeds = [slots[name] for name in self._forward.inputs]
+        slots |= {name: len(slots) + index for index, name in enumerate(self._forward.outputs)}
+        self._given = len(captured.inputs) + len(self._states)
+        count = len(captured.inputs) + len(self._states) + len(self._masks)
+        self._outputs = [slots[name] - count for name in graphs.outputs]
+        self._updated = [(slots[new] - count, first[old]) for new, old in graphs.statistics.items()]
+        self._counters: list[_Counter] = []
+        self.constant = [i for i, name in enumerate(graphs.outputs) if name not in graphs.output_gradients]
+        if self._backward is not None:
+            seeds = {seed: graphs.outputs.index(name) for name, seed in graphs.output_gradients.items()}
+            self._seeds = [seeds[name] for name in self._backward.inputs if name in seeds]
+            self._saved = [slots[name] for name in self._backward.inputs if name not in seeds]
+            self._backward_feeds = [
+                (True, seeds[name]) if name in seeds else (False, self._saved.index(slots[name]))
+                for name in self._backward.inputs
+            ]
+            gradients = {gradient: slots[name] for name, gradient in graphs.gradients.items()}
+            self._gradients = [gradients[name] for name in self._backward.outputs]
+
+    def __call__(self, call: Call, state: Fingerprint) -> Any:
+        """What the module returns."""
+        run = _Run(self, call.sizes)
+        found = self.apply(run, call.tensors, state.tensors)
+        with torch.no_grad():
+            for result, index in self._updated:
+                state.tensors[index].copy_(run.results[result])
+            for counter in self._counters:
+                state.tensors[counter.state].add_(counter.step)
+        return self.results.filled(self._with_passed(found, call.tensors))
+
+    def apply(
+        self, run: _Run, tensors: Sequence[torch.Tensor], states: Sequence[torch.Tensor]
+    ) -> tuple[torch.Tensor, ...]:
+        """The tensors that the graph returns, with gradients."""
+        given = [*tensors, *(states[index] for index in self._states)]
+        if self._backward is None:
+            run.forward(given)
+            return tuple(run.outputs)
+        found: tuple[torch.Tensor, ...] = _ORTModuleFunction.apply(run, *given)  # type: ignore[no-untyped-call]
+        return found
+
+    def _with_passed(self, found: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        computed = iter(found)
+        count = len(self.results.places)
+        return [given[self._passed[i]] if i in self._passed else next(computed) for i in range(count)]
+
+    def verify(self, rehearsal: Rehearsal, call: Call, state: Fingerprint) -> None:
+        """Compare with what torch computed, for the same arguments and random numbers."""
+        drawn = rehearsal.drawn
+        if [mask.shape(self._known(call.sizes)) for mask in self._masks] != [list(draw.shape) for draw in drawn]:
+            raise ORTModuleONNXModelException("the graph draws other random numbers than torch")
+        self._masks = [mask.like(draw) for mask, draw in zip(self._masks, drawn, strict=True)]
+        tensors = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in call.tensors]
+        states = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in state.tensors]
+        with torch.random.fork_rng(devices=[]):
+            run = _Run(self, call.sizes)
+            found = self.apply(run, tensors, states)
+            if not torch.equal(torch.get_rng_state(), rehearsal.generator):
+                raise ORTModuleONNXModelException("the graph draws other random numbers than torch")
+        returned = self._with_passed(found, tensors)
+        require_equal("result", [tensor.detach() for tensor in returned], rehearsal.results.tensors, noise=0.0)
+        ends = [tensor for tensor, has in zip(returned, rehearsal.differentiable, strict=True) if has]
+        if [tensor.requires_grad for tensor in returned] != rehearsal.differentiable:
+            raise ORTModuleONNXModelException("other results have gradients than in torch")
+        self._verify_states(run, rehearsal, state)
+        if ends:
+            targets = [tensor for tensor in (*tensors, *states) if tensor.requires_grad]
+            gradients = iter(torch.autograd.grad(ends, targets, rehearsal.cotangents, allow_unused=True))
+            every = [next(gradients) if tensor.requires_grad else None for tensor in (*tensors, *states)]
+            first: dict[int, int] = {}  # tensors of the module that are the same have one gradient between them
+            for index, tensor in enumerate(state.tensors):
+                first.setdefault(id(tensor), index)
+            own = [every[len(tensors) + first[id(tensor)]] for tensor in state.tensors]
+            require_equal("gradient", [*every[: len(tensors)], *own], [*rehearsal.inputs, *rehearsal.states])
+        self.verified.add(call.sizes)
+
+    def _verify_states(self, run: _Run, rehearsal: Rehearsal, state: Fingerprint) -> None:
+        updated = {index: run.results[result] for result, index in self._updated}
+        counters = []
+        for index, (before, after) in enumerate(zip(state.tensors, rehearsal.after, strict=True)):
+            if index in updated:
+                require_equal(f"running statistic {index}, element", [updated[index]], [after])
+            elif not torch.equal(before, after):
+                difference = after - before if after.dtype == torch.int64 and after.ndim == 0 else None
+                if difference is None:
+                    raise ORTModuleONNXModelException("it changes a buffer in another way than BatchNorm does")
+                if all(counter.state != index and state.tensors[counter.state] is not before for counter in counters):
+                    counters.append(_Counter(index, int(difference)))
+        if self.verified and counters != self._counters:
+            raise ORTModuleONNXModelException("it counts its calls in different ways")
+        self._counters = counters
+
+    def _known(self, sizes: Sizes) -> dict[str, int]:
+        return sizes_by_name(self._shapes, sizes)
+
+    # How tensors go through the two graphs.
+
+    def run_forward(self, tensors: Sequence[torch.Tensor], sizes: Sizes) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """All that the first graph returns, and what it took."""
+        taken = list(tensors)
+        if self._masks:
+            known = self._known(sizes)
+            taken.extend(mask.draw(known) for mask in self._masks)
+        return _run(self._forward, [taken[slot] for slot in self._feeds]), taken
+
+    def saved(self, taken: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """What the second graph takes again."""
+        every = [*taken, *results]
+        return [every[slot] for slot in self._saved]
+
+    def outputs(self, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        return [results[index] for index in self._outputs]
+
+    def run_backward(
+        self, saved: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None], likes: Sequence[Any]
+    ) -> list[torch.Tensor | None]:
+        """The gradient of each argument and tensor of the module."""
+        assert self._backward is not None
+        feeds = []
+        for is_seed, index in self._backward_feeds:
+            if not is_seed:
+                feeds.append(saved[index])
+                continue
+            gradient, (shape, dtype) = gradients[index], likes[index]
+            feeds.append(torch.zeros(shape, dtype=dtype) if gradient is None else gradient)
+        found: list[torch.Tensor | None] = [None] * self._given
+        for slot, tensor in zip(self._gradients, _run(self._backward, feeds), strict=True):
+            found[slot] = tensor
+        return found
+
+
+class _Run:
+    """One pass through a plan."""
+
+    def __init__(self, plan: Plan, sizes: Sizes) -> None:
+        self.plan, self._sizes = plan, sizes
+        self.results: list[torch.Tensor] = []
+        self.outputs: list[torch.Tensor] = []
+        self.taken: list[torch.Tensor] = []
+
+    def forward(self, tensors: Sequence[torch.Tensor]) -> None:
+        self.results, self.taken = self.plan.run_forward(tensors, self._sizes)
+        self.outputs = self.plan.outputs(self.results)
+
+
+class _ORTModuleFunction(torch.autograd.Function):
+    """Both graphs as one operation of torch."""
+
+    @staticmethod
+    def forward(ctx: Any, run: _Run, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        plan = run.plan
+        run.forward(tensors)
+        ctx.plan = plan
+        ctx.likes = [(output.shape, output.dtype) for output in run.outputs]
+        # By torch: it notices what is changed in place before the backward pass, and frees what is not needed again.
+        ctx.save_for_backward(*plan.saved(run.taken, run.results))
+        ctx.mark_non_differentiable(*(run.outputs[index] for index in plan.constant))
+        ctx.set_materialize_grads(False)
+        return tuple(run.outputs)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        found = ctx.plan.run_backward(ctx.saved_tensors, gradients, ctx.likes)
+        return None, *(g if needed else None for g, needed in zip(found, ctx.needs_input_grad[1:], strict=True))
+
+
+def _run(session: ExchangeSession, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    feeds, is_empty = [], False
+    for tensor in tensors:
+        if tensor.requires_grad:
+            tensor = tensor.detach()
+        if not tensor.is_contiguous():
+            tensor = tensor.contiguous()
+        is_empty = is_empty or tensor.numel() == 0
+        if tensor.dtype is torch.bool:
+            feeds.append((to_dlpack(tensor.view(torch.uint8)), True))
+        else:
+            feeds.append((to_dlpack(tensor), False))
+    capsules, booleans = session.run(feeds, is_empty=is_empty)
+    results = [from_dlpack(capsule) for capsule in capsules]
+    for index in booleans:
+        results[index] = results[index].view(torch.bool)
+    return results
+
+
+def build(module: nn.Module, signature: inspect.Signature, call: Call, options: DebugOptions) -> Plan:
+    """The graphs for calls like this one, compared with torch."""
+    copy = shadow(module)
+    rehearsal = rehearse(copy, signature, call)
+    try:
+        captured = capture(shadow(module), signature, call)
+        state = Fingerprint(module, named=True)
+        mode = "training" if torch.is_grad_enabled() and module.training else "inference"
+        graphs = write(captured, state, call, rehearsal)
+        _save(options, mode, captured, graphs)
+        plan = Plan(captured, graphs, state.names, rehearsal)
+        plan.verify(rehearsal, call, state)
+    except ORTModuleFallbackException:
+        raise
+    except OnwardError as error:
+        raise ORTModuleONNXModelException(f"{type(error).__name__}: {error}") from error
+    return plan
+
+
+def _save(options: DebugOptions, mode: str, captured: Captured, graphs: Graphs) -> None:
+    if not options.save_onnx:
+        return
+    import onnx_ir as ir
+
+    onnx.save(ir.to_proto(captured.model), options.file("torch_exported", mode))
+    onnx.save(graphs.forward, options.file("execution_model_forward" if graphs.backward else "execution_model", mode))
+    if graphs.backward is not None:
+        onnx.save(graphs.backward, options.file("execution_model", mode))
