@@ -1,7 +1,24 @@
-"""Export torch modules for training. torch itself is imported when that is asked for."""
+"""Modules of torch: exported for training, or run on onnxruntime. torch itself is imported when one of them is used."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from onward.torch.exporting import export
 
-__all__ = ["export"]
+if TYPE_CHECKING:
+    from onward.torch.ortmodule import DebugOptions, LogLevel, ORTModule
+
+__all__ = ["DebugOptions", "LogLevel", "ORTModule", "export"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        from onward.torch import ortmodule
+
+        return getattr(ortmodule, name)
+    raise AttributeError(f"module 'onward.torch' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

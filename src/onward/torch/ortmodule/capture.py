@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import logging
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,12 +14,10 @@ import torch
 from torch import nn
 from torch.export import Dim, ExportedProgram
 
-from onward.autodiff.custom import nondifferentiable
 from onward.autodiff.registry import custom_operators
 from onward.errors import OnwardError
 from onward.graph.nodes import all_values
 from onward.graph.prepare import prepare
-from onward.graph.provenance.record import OPERATION
 from onward.torch import program as dynamo
 from onward.torch import trace as legacy
 from onward.torch.inputs import Inputs
@@ -28,11 +27,12 @@ from onward.torch.ortmodule._fallback import ORTModuleONNXModelException, ORTMod
 from onward.torch.ortmodule.call import Call, invoke
 from onward.torch.ortmodule.dropout import Mask, replace_dropouts
 from onward.torch.ortmodule.guards import ExactSizes, Guards
+from onward.torch.ortmodule.marks import mark_gradients
 
-_DOMAIN, _DETACH = "onward.torch", "Detach"
 _RANDOM = frozenset(
     {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )
+_TALKATIVE = ("torch._export.non_strict_utils", "torch.onnx._internal.exporter._registration")
 
 
 @dataclass
@@ -66,7 +66,7 @@ def capture(module: nn.Module, signature: inspect.Signature, call: Call) -> Capt
     failures = []
     for name, way in (("torch.export", _by_export), ("tracing", _by_tracing)):
         try:
-            with exportable_dropout(module), _plain_attention():
+            with exportable_dropout(module), _plain_attention(), _quiet():
                 found = way(module, signature, call)
             _name_tensors(found, module)
             return _prepared(found)
@@ -80,13 +80,37 @@ def capture(module: nn.Module, signature: inspect.Signature, call: Call) -> Capt
 
 @contextlib.contextmanager
 def _plain_attention() -> Iterator[None]:
-    """Attention and encoder layers by their operations: there is no operator for their shortcuts in evaluation."""
+    """Attention and encoder layers by their operations: graphs have none for the shortcuts that torch takes.
+
+    In evaluation whole layers are one operator; and an encoder looks into its mask, whether it is a causal one.
+    """
+    from torch.nn.modules import transformer
+
+    detect = getattr(transformer, "_detect_is_causal_mask", None)
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
+    if detect is not None:
+        transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: is_causal is True
     try:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
+        if detect is not None:
+            transformer._detect_is_causal_mask = detect
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Nothing logged about fixed sizes, which have graphs of their own, and about packages that are not there."""
+    loggers = [logging.getLogger(name) for name in _TALKATIVE]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 class _Flat(nn.Module):
@@ -128,7 +152,7 @@ def _by_export(module: nn.Module, signature: inspect.Signature, call: Call) -> C
     for value in all_values(model.graph):  # sizes that turned out to be fixed are written as texts
         if value.shape is not None:
             value.shape = ir.Shape([_size(size) for size in value.shape])
-    _cut_gradients(model)
+    mark_gradients(model)
     return Captured(model, names, Guards(exported), "torch.export", passed=_passed(exported))
 
 
@@ -142,25 +166,6 @@ def _passed(program: ExportedProgram) -> dict[int, int]:
     given = list(program.graph_signature.user_inputs)
     returned = program.graph_signature.user_outputs
     return {index: given.index(name) for index, name in enumerate(returned) if name in given}
-
-
-def _cut_gradients(model: ir.Model) -> None:
-    """Mark what was detached; to the exporter it is the same as what it was before."""
-    detached = [node for node in model.graph.all_nodes() if "aten.detach." in node.metadata_props.get(OPERATION, "")]
-    detached = [node for node in detached if node.op_type == "Identity" and node.domain == ""]
-    if not detached:
-        return
-    if (_DOMAIN, _DETACH) not in custom_operators():
-        nondifferentiable(_DETACH, domain=_DOMAIN)
-    x, y = ir.Value(name="x"), ir.Value(name="y")
-    identity = ir.Node("", "Identity", [x], outputs=[y])
-    opset = model.opset_imports[""]
-    body = ir.Graph([x], [y], nodes=[identity], opset_imports={"": opset})
-    function = ir.Function(_DOMAIN, _DETACH, graph=body, attributes=[])
-    model.functions[function.identifier()] = function
-    model.opset_imports[_DOMAIN] = 1
-    for node in detached:
-        node.domain, node.op_type = _DOMAIN, _DETACH
 
 
 def _by_tracing(module: nn.Module, signature: inspect.Signature, call: Call) -> Captured:

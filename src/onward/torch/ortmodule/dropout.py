@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,8 @@ import onnx_ir as ir
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from onward.graph.nodes import constant_of, input_at, is_used
+from onward.graph.nodes import all_values, constant_of, input_at, is_used
+from onward.graph.provenance.record import OPERATION
 from onward.torch.ortmodule._fallback import ORTModuleTorchModelException
 
 MASK = "dropout_mask"
@@ -93,12 +95,27 @@ def replace_dropouts(model: ir.Model) -> list[Mask]:
             continue
         if node.graph is not model.graph or x.shape is None:
             raise ORTModuleTorchModelException("a Dropout is inside of a loop or a branch, or of unknown shape")
-        sizes = tuple(size if isinstance(size, int) else str(size.value) for size in x.shape)
+        sizes = _sizes(model, node, x)
         mask = ir.Value(name=f"{MASK}_{len(masks)}", type=x.type, shape=ir.Shape(list(x.shape)))
         model.graph.inputs.append(mask)
         masks.append(Mask(mask.name or "", sizes, p))
         _replace(node, ir.node("Mul", [x, mask]))
     return masks
+
+
+_ATTENTION = re.compile(r"scaled_dot_product_attention\.default\]\(args = \(%(\w+), %(\w+)")
+
+
+def _sizes(model: ir.Model, node: ir.Node, x: ir.Value) -> tuple[int | str, ...]:
+    """The sizes of what a Dropout drops; inside of attention, those of its scores, one for each query and key."""
+    shape = list(x.shape or ())
+    found = _ATTENTION.search(node.metadata_props.get(OPERATION, ""))
+    if found is not None and len(shape) > 1:
+        values = {value.name: value for value in all_values(model.graph)}
+        query, key = (values.get(name) for name in found.groups())
+        if query is not None and key is not None and query.shape is not None and key.shape is not None:
+            shape = [*query.shape[:-1], key.shape[-2]]
+    return tuple(size if isinstance(size, int) else str(size.value) for size in shape)
 
 
 def _replace(node: ir.Node, new: ir.Node) -> None:

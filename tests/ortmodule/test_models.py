@@ -1,0 +1,75 @@
+"""Each module and a copy of it that torch runs: the same results, gradients, buffers and training."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from onward.torch import ORTModule
+from tests.ortmodule.models import CASES
+
+# What two implementations of single precision differ by.
+CLOSE: dict[str, float] = {"rtol": 1e-4, "atol": 2e-5}
+FAST = ["cnn, batch norm, dropout", "language model", "several inputs and outputs", "stopped gradients"]
+
+
+def loss_of(returned: Any) -> torch.Tensor:
+    tensors = [t for t in pytree.tree_leaves(returned) if isinstance(t, torch.Tensor) and t.requires_grad]
+    return sum((t.square().mean() for t in tensors), start=torch.zeros((), dtype=tensors[0].dtype))
+
+
+def step(module: nn.Module, args: tuple[Any, ...], seed: int) -> tuple[Any, list[torch.Tensor | None]]:
+    given = tuple(a.detach().clone().requires_grad_(a.requires_grad) if isinstance(a, torch.Tensor) else a for a in args)
+    torch.manual_seed(seed)
+    returned = module(*given)
+    loss_of(returned).backward()
+    return returned, [a.grad for a in given if isinstance(a, torch.Tensor)]
+
+
+def compare(found: Any, expected: Any) -> None:
+    first, second = pytree.tree_flatten(found), pytree.tree_flatten(expected)
+    assert first[1] == second[1]
+    for got, wanted in zip(first[0], second[0], strict=True):
+        if isinstance(wanted, torch.Tensor):
+            assert got.requires_grad == wanted.requires_grad
+            torch.testing.assert_close(got, wanted, **CLOSE)
+        else:
+            assert got == wanted
+
+
+@pytest.mark.parametrize("name", [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in CASES])
+def test_it_trains_as_torch_does(name: str) -> None:
+    make, arguments = CASES[name]
+    torch.manual_seed(0)
+    reference = make()
+    module = ORTModule(copy.deepcopy(reference))
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.01, momentum=0.9) for m in (reference, module)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # what falls back to torch warns
+        for number in range(10):
+            args = arguments(4 + number % 3)
+            expected, input_gradients = step(reference, args, number)
+            found, own_gradients = step(module, args, number)
+            compare(found, expected)
+            compare(own_gradients, input_gradients)
+            for (key, wanted), (own, got) in zip(reference.named_parameters(), module.named_parameters(), strict=True):
+                assert key == own
+                assert (wanted.grad is None) == (got.grad is None), key
+                if wanted.grad is not None:
+                    scale = float(wanted.grad.abs().max())
+                    torch.testing.assert_close(got.grad, wanted.grad, rtol=1e-3, atol=1e-3 * scale + 1e-6)
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+        compare(dict(module.named_buffers()), dict(reference.named_buffers()))
+        compare(module.state_dict(), reference.state_dict())
+        reference.eval(), module.eval()
+        args = arguments(5)
+        with torch.no_grad():
+            compare(module(*args), reference(*args))
