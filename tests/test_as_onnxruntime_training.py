@@ -128,12 +128,6 @@ import onnxruntime.training
 names = {"ORTTrainer", "PropagateCastOpsStrategy", "TrainingParameters", "amp", "api", "artifacts", "onnxblock"}
 assert names <= set(dir(onnxruntime.training))
 try:
-    from onnxruntime.training.ortmodule import ORTModule
-except ImportError:
-    pass
-else:
-    raise AssertionError("found ORTModule")
-try:
     onnxruntime.training.nothing
 except AttributeError as error:
     assert "it has ORTTrainer, ORTTrainerOptions, PropagateCastOpsStrategy, TrainStepInfo" in str(error)

@@ -9,7 +9,7 @@ its native module, and in `onnxruntime.capi.training`. `onnxruntime.RunOptions` 
 The first ORTTrainer is in `onnxruntime.capi.ort_trainer`, the newer one in `onnxruntime.training`.
 
 Nothing is loaded before it is used. Old releases look for `onnxruntime.training.ortmodule` while they are being
-imported, and still do not find it.
+imported, and do not find it then: it needs onnxruntime itself. `torch_ort` is importable, too.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from typing import Any
 from onward.errors import OnwardError
 
 PACKAGE = "onnxruntime.training"
-_SESSION, _TRAINER = "onward.session", "onward.torch.orttrainer"
+_SESSION, _TRAINER, _ORTMODULE = "onward.session", "onward.torch.orttrainer", "onward.torch.ortmodule"
 # Its submodules -> the modules of onward behind them.
 SUBMODULES = {
     **{name: f"onward.{name}" for name in ("api", "artifacts", "experimental", "onnxblock")},
+    "ortmodule": _ORTMODULE,
     **{
         name: f"{_TRAINER}.{name}"
         for name in (
@@ -77,6 +78,7 @@ _PACKAGES: dict[str, dict[str, str]] = {
 _MODULES = {
     "onnxruntime.capi.ort_trainer": f"{_TRAINER}.ort_trainer",
     "onnxruntime.capi.training.training_session": f"{_SESSION}.training_session",
+    "torch_ort": "onward.torch.torch_ort",
 }
 _ORIGINALS = ("onnxruntime-training", "onnxruntime-training-cpu")
 
@@ -180,7 +182,14 @@ def _own_name(fullname: str) -> str | None:
         return _MODULES[fullname]
     package, _, rest = fullname.partition(f"{PACKAGE}.")
     first, dot, inner = rest.partition(".")
+    if first == "ortmodule" and _is_being_imported("onnxruntime"):
+        return None
     return None if package or first not in SUBMODULES else f"{SUBMODULES[first]}{dot}{inner}"
+
+
+def _is_being_imported(name: str) -> bool:
+    module = sys.modules.get(name)
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
 
 
 def _refuse_beside_the_original() -> None:

@@ -30,6 +30,7 @@ PUBLIC_MODULES = [
     "onward.sklearn",
     "onward.testing",
     "onward.torch",
+    "onward.torch.ortmodule",
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -100,7 +101,7 @@ class Pair(NamedTuple):
 
 def _mlp(*sizes: int, act: Callable[[], nn.Module] = nn.ReLU) -> nn.Module:
     layers: list[nn.Module] = []
-    for size, following in zip(sizes, sizes[1:], strict=False):
+    for size, following in itertools.pairwise(sizes):
         layers += [nn.Linear(size, following), act()]
     return nn.Sequential(*layers[:-1])
 
@@ -235,9 +236,13 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[int], tuple[Any, ...]]
         ),
         x(4),
     ),
-    "autoencoder": (lambda: Function(lambda m, x: ((m.d(m.e(x)) - x) ** 2).mean(), e=_mlp(6, 4, 2), d=_mlp(2, 4, 6)), x(6)),
+    "autoencoder": (
+        lambda: Function(lambda m, x: ((m.d(m.e(x)) - x) ** 2).mean(), e=_mlp(6, 4, 2), d=_mlp(2, 4, 6)), x(6)
+    ),
     "separable kernel": (lambda: nn.Bilinear(3, 4, 2), lambda rows: (torch.randn(rows, 3), torch.randn(rows, 4))),
-    "prelu and clamp": (lambda: Function(lambda m, x: m.p(m.fc(x)).clamp(-1, 1), fc=nn.Linear(4, 4), p=nn.PReLU(4)), x(4)),
+    "prelu and clamp": (
+        lambda: Function(lambda m, x: m.p(m.fc(x)).clamp(-1, 1), fc=nn.Linear(4, 4), p=nn.PReLU(4)), x(4)
+    ),
 }  # fmt: skip
 
 

@@ -80,11 +80,11 @@ def one_registry() -> Iterator[None]:
             _registries[key] = build.__get__(None, cls)(*args, **kwargs)
         return _registries[key]
 
-    ONNXRegistry.from_torchlib = classmethod(remembered)
+    setattr(ONNXRegistry, "from_torchlib", classmethod(remembered))  # noqa: B010  mypy does not let methods be assigned
     try:
         yield
     finally:
-        ONNXRegistry.from_torchlib = build
+        setattr(ONNXRegistry, "from_torchlib", build)  # noqa: B010
 
 
 def _name_axes(model: ir.Model, inputs: Inputs) -> None:

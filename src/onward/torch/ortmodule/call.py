@@ -54,7 +54,8 @@ class Call:
             if parameter.kind is inspect.Parameter.VAR_KEYWORD and len(arguments.get(name, ())) > 1:
                 arguments[name] = dict(sorted(arguments[name].items()))  # their order means nothing
         leaves, tree = pytree.tree_flatten(arguments)
-        tensors, places, kinds = [], [], []
+        tensors, places = [], []
+        kinds: list[Hashable] = []
         for place, leaf in enumerate(leaves):
             if type(leaf) in _TENSORS:
                 pass

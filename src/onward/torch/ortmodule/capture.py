@@ -141,7 +141,7 @@ def examples(call: Call) -> list[torch.Tensor]:
 
 def _by_export(module: nn.Module, signature: inspect.Signature, call: Call) -> Captured:
     tensors = examples(call)
-    dims = tuple({axis: Dim.AUTO for axis in range(tensor.ndim)} for tensor in tensors)
+    dims = tuple(dict.fromkeys(range(tensor.ndim), Dim.AUTO) for tensor in tensors)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         exported = torch.export.export(

@@ -1,4 +1,4 @@
-"""Dropout by masks that torch draws, from its own generator and in its own order: the same seed gives the same masks."""
+"""Dropout by masks that torch draws, from its own generator and in its own order: the same seed, the same masks."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Drawn:
     dtype: torch.dtype
 
 
-class Draws(TorchDispatchMode):
+class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records the masks that are drawn inside of it."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.found: list[Drawn] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -48,7 +48,7 @@ class Draws(TorchDispatchMode):
 
 @dataclass(frozen=True)
 class Mask:
-    """An input of a graph in place of a Dropout, 0 or 1 / keep; sizes are numbers or arithmetic with those of inputs."""
+    """An input in place of a Dropout, 0 or 1 / keep; its sizes are numbers, or arithmetic with those of inputs."""
 
     name: str
     sizes: tuple[int | str, ...]

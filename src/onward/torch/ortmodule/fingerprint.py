@@ -66,7 +66,7 @@ class Fingerprint:
             self.names.append(path + name)
 
 
-def _summary(value: Any, seen: dict[int, int]) -> Hashable:
+def _summary(value: Any, seen: dict[int, int]) -> Any:
     """What of a value can change the course of `forward`, one level deep; objects beyond count as what they are."""
     if isinstance(value, (list, tuple, set, frozenset)):
         return (type(value), len(value), *(_flat(item) for item in list(value)[:_LONGEST]))
@@ -84,7 +84,7 @@ def _summary(value: Any, seen: dict[int, int]) -> Hashable:
     return tuple((name, _flat(item)) for name, item in attributes.items())
 
 
-def _flat(value: Any) -> Hashable:
+def _flat(value: Any) -> Any:
     return value if type(value) in _PLAIN else type(value)
 
 

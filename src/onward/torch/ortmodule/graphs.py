@@ -53,7 +53,9 @@ def write(captured: Captured, state: Fingerprint, call: Call, rehearsal: Rehears
         return _forward_only(captured, states, shapes)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExporterWarning)  # the comparison with torch says more
-        found = phases(model, trainable=trained, requires_grad_inputs=inputs, fed=states, outputs=list(dict.fromkeys(chosen)))
+        found = phases(
+            model, trainable=trained, requires_grad_inputs=inputs, fed=states, outputs=list(dict.fromkeys(chosen))
+        )
     if found.info.random:
         raise ORTModuleTorchModelException("it draws random numbers in another way than by Dropout")
     return Graphs(

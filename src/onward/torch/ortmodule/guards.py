@@ -15,15 +15,15 @@ class Guards:
 
     def __init__(self, program: ExportedProgram) -> None:
         placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
-        values = [placeholders[name].meta["val"] for name in program.graph_signature.user_inputs if name in placeholders]
+        values = [
+            placeholders[name].meta["val"] for name in program.graph_signature.user_inputs if name in placeholders
+        ]
         self._shapes = [tuple(value.shape) for value in values]
         symbolic = [size for shape in self._shapes for size in shape if isinstance(size, torch.SymInt)]
         self._environment: Any = symbolic[0].node.shape_env if symbolic else None
 
     def accept(self, sizes: Sizes) -> bool:
         """Whether tensors of these shapes may be fed."""
-        import sympy
-
         if len(sizes) != len(self._shapes):
             return False
         known: dict[Any, Any] = {}
@@ -32,11 +32,14 @@ class Guards:
             if len(shape) != len(given):
                 return False
             for size, number in zip(shape, given, strict=True):
-                expression = sympy.sympify(size.node.expr) if isinstance(size, torch.SymInt) else sympy.Integer(size)
-                pairs.append((expression, number))
-                if isinstance(expression, sympy.Symbol):
-                    known[expression] = sympy.Integer(number)
-        if any(expression.xreplace(known) != number for expression, number in pairs):
+                if not isinstance(size, torch.SymInt):
+                    if size != number:
+                        return False
+                    continue
+                pairs.append((size.node.expr, number))
+                if size.node.expr.is_symbol:
+                    known[size.node.expr] = number
+        if any(expression.subs(known) != number for expression, number in pairs):
             return False
         return self._environment is None or self._allows(known)
 
@@ -51,7 +54,7 @@ class Guards:
             # What depends on data, the graph computes; torch checks it while it runs.
             if any(str(symbol).startswith("u") for symbol in expression.free_symbols):
                 continue
-            if expression.xreplace(known) != True:  # noqa: E712  sympy's, or a condition that stays open
+            if expression.subs(known) != True:  # noqa: E712  sympy's, or a condition that stays open
                 return False
         return True
 

@@ -1,6 +1,6 @@
 """Where gradients are others than an exported graph says: what was detached, and padding in tables of embeddings.
 
-To the exporter these are plain operations. Each becomes a function that computes the same and has a gradient of its own.
+To the exporter these are plain operations. Each becomes a function that computes the same, with a gradient of its own.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class ORTModule(nn.Module):
         self.__dict__["_module"] = module
         super().__init__()
         self.__dict__ |= {
-            # The very dictionaries of the module: whatever torch does with names and tensors, it does with the module's.
+            # The very dictionaries of the module: what torch does with names and tensors, it does with the module's.
             **{name: getattr(module, name) for name in _SHARED},
             "_options": options,
             "_policy": policy_of_environment(),
@@ -97,7 +97,7 @@ class ORTModule(nn.Module):
         return found
 
     @property
-    def training(self) -> bool:  # type: ignore[override]
+    def training(self) -> bool:
         """The mode of the module."""
         return self.module.training
 
@@ -211,9 +211,13 @@ class ORTModule(nn.Module):
         return getattr(module, name) if method is None else types.MethodType(method, self)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _OWN or name in _SHARED or "_options" not in self.__dict__:
-            object.__setattr__(self, name, value)
-        elif name in self.__dict__ or hasattr(type(self), name):
+        if (
+            name in _OWN
+            or name in _SHARED
+            or "_options" not in self.__dict__
+            or name in self.__dict__
+            or hasattr(type(self), name)
+        ):
             object.__setattr__(self, name, value)
         else:
             setattr(self.module, name, value)
@@ -225,7 +229,7 @@ class ORTModule(nn.Module):
             delattr(self.module, name)
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *dir(self.module)})
+        return sorted({*object.__dir__(self), *dir(self.module)})
 
     def __getstate__(self) -> dict[str, Any]:
         left_out = {"forward", "_plans", "_varying", "_numbers", "_lock", "_signature", "_reason", "_policy", *_SHARED}
@@ -244,17 +248,18 @@ class ORTModule(nn.Module):
     ) -> Iterator[tuple[str, nn.Module]]:
         yield from self.module.named_modules(memo, prefix, remove_duplicate)
 
-    def modules(self) -> Iterator[nn.Module]:
-        yield from self.module.modules()
+    def modules(self, remove_duplicate: bool = True) -> Iterator[nn.Module]:
+        for _, module in self.named_modules(remove_duplicate=remove_duplicate):
+            yield module
 
-    def apply(self, fn: Callable[[nn.Module], None]) -> ORTModule:  # type: ignore[override]
+    def apply(self, fn: Callable[[nn.Module], None]) -> ORTModule:
         self.module.apply(fn)
         return self
 
-    def state_dict(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         return self.module.state_dict(*args, **kwargs)
 
-    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         return self.module.load_state_dict(*args, **kwargs)
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
@@ -265,7 +270,7 @@ class ORTModule(nn.Module):
         self.module._save_to_state_dict(*args, **kwargs)
 
     def _apply(self, *args: Any, **kwargs: Any) -> ORTModule:
-        self.module._apply(*args, **kwargs)
+        self.module._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
         return self
 
     def add_module(self, name: str, module: nn.Module | None) -> None:
@@ -280,10 +285,7 @@ class ORTModule(nn.Module):
         )
 
     def _get_name(self) -> str:
-        return type(self.module)._get_name(self.module) if self._is_ready() else super()._get_name()
-
-    def _is_ready(self) -> bool:
-        return "_module" in self.__dict__
+        return f"ORTModule({type(self.module).__name__})"
 
     def extra_repr(self) -> str:
         return self.module.extra_repr()
@@ -324,7 +326,7 @@ def _warn_of_collisions(module: nn.Module) -> None:
 
 def _is_followed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether torch is following the operations of a module around this one, to export or to compile it."""
-    if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._functorch.peek_interpreter_stack() is not None:
+    if torch.compiler.is_compiling() or torch._C._is_tracing() or torch._C._functorch.maybe_current_level() is not None:
         return True
     from torch._subclasses.fake_tensor import FakeTensor
 
@@ -343,7 +345,9 @@ def _require_one_device(module: nn.Module) -> None:
 def _require_usable(call: Call, state: Fingerprint) -> None:
     """Refuse, before anything is exported, devices and types that graphs do not run on."""
     if torch.is_autocast_enabled("cpu"):
-        raise ORTModuleTorchModelException("autocast is on, and onnxruntime has few kernels for types of half precision")
+        raise ORTModuleTorchModelException(
+            "autocast is on, and onnxruntime has few kernels for types of half precision"
+        )
     devices = {tensor.device for tensor in state.tensors}
     if len(devices) > 1:
         raise ORTModuleDeviceException(

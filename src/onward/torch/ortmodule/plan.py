@@ -11,14 +11,14 @@ import onnx
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
-from torch.utils.dlpack import from_dlpack, to_dlpack
+from torch.utils.dlpack import from_dlpack, to_dlpack  # type: ignore[attr-defined]
 
 from onward.errors import OnwardError
 from onward.runtime.exchange import ExchangeSession
 from onward.torch.ortmodule._fallback import ORTModuleFallbackException, ORTModuleONNXModelException
 from onward.torch.ortmodule.call import Call, Results, Sizes
 from onward.torch.ortmodule.capture import Captured, capture
-from onward.torch.ortmodule.dropout import Mask, sizes_by_name
+from onward.torch.ortmodule.dropout import sizes_by_name
 from onward.torch.ortmodule.fingerprint import Fingerprint
 from onward.torch.ortmodule.graphs import Graphs, write
 from onward.torch.ortmodule.options import DebugOptions
@@ -128,7 +128,7 @@ class Plan:
 
     def _verify_states(self, run: _Run, rehearsal: Rehearsal, state: Fingerprint) -> None:
         updated = {index: run.results[result] for result, index in self._updated}
-        counters = []
+        counters: list[_Counter] = []
         for index, (before, after) in enumerate(zip(state.tensors, rehearsal.after, strict=True)):
             if index in updated:
                 require_equal(f"running statistic {index}, element", [updated[index]], [after])
@@ -147,7 +147,9 @@ class Plan:
 
     # How tensors go through the two graphs.
 
-    def run_forward(self, tensors: Sequence[torch.Tensor], sizes: Sizes) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    def run_forward(
+        self, tensors: Sequence[torch.Tensor], sizes: Sizes
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """All that the first graph returns, and what it took."""
         taken = list(tensors)
         if self._masks:
@@ -211,7 +213,7 @@ class _ORTModuleFunction(torch.autograd.Function):
         return tuple(run.outputs)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         found = ctx.plan.run_backward(ctx.saved_tensors, gradients, ctx.likes)
         return None, *(g if needed else None for g, needed in zip(found, ctx.needs_input_grad[1:], strict=True))

@@ -1,7 +1,7 @@
 """Run a module by torch once, to learn what it does and to compare what its graphs do.
 
-Exporters drop what has no operator: custom gradients, blocks without gradients, attributes that change, random numbers of
-Python. Such a module would train wrongly without a word, so that each pair of graphs is compared with torch before it is
+Exporters drop what has no operator: custom gradients, blocks without gradients, attributes that change, random numbers
+of Python. Such a module would train wrongly without a word. So each pair of graphs is compared with torch before it is
 used: results, gradients, buffers, and the state of the random numbers.
 """
 
@@ -12,6 +12,7 @@ import inspect
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -59,8 +60,9 @@ def shadow(module: nn.Module) -> nn.Module:
     hooked = next(hooks(module), None)
     if hooked is not None:
         raise ORTModuleTorchModelException(
-            f"module {hooked!r} has hooks, which graphs have not" if hooked else "the wrapped module has hooks, which "
-            "graphs have not; register them on the ORTModule"
+            f"module {hooked!r} has hooks, which graphs have not"
+            if hooked
+            else "the wrapped module has hooks, which graphs have not; register them on the ORTModule"
         )
     try:
         return copy.deepcopy(module)
@@ -72,7 +74,7 @@ def rehearse(module: nn.Module, signature: inspect.Signature, call: Call) -> Reh
     """Run a module, a copy of the user's, forward and backward by torch."""
     before = Fingerprint(module)
     versions = [tensor._version for tensor in before.tensors]
-    generators = random.getstate(), np.random.get_state()[1:]
+    generators = random.getstate(), np.random.get_state(legacy=True)
     leaves = list(call.leaves)
     given = []
     for place, tensor in zip(call.places, call.tensors, strict=True):
@@ -86,7 +88,7 @@ def rehearse(module: nn.Module, signature: inspect.Signature, call: Call) -> Reh
         with draws:
             returned = invoke(module, signature, call.arguments(leaves))
         generator = torch.get_rng_state()
-    if not _is_same(generators[0], random.getstate()) or not _is_same(generators[1], np.random.get_state()[1:]):
+    if not _is_same(generators[0], random.getstate()) or not _is_same(generators[1], np.random.get_state(legacy=True)):
         random.setstate(generators[0])
         raise ORTModuleTorchModelException("it draws random numbers from Python or numpy")
     if [tensor._version for tensor in given] != given_versions:
@@ -124,7 +126,7 @@ def _detached(leaf: object) -> object:
     return leaf.detach() if isinstance(leaf, torch.Tensor) else leaf
 
 
-def _is_same(first: object, second: object) -> bool:
+def _is_same(first: Any, second: Any) -> bool:
     if isinstance(first, tuple) and isinstance(second, tuple):
         return len(first) == len(second) and all(map(_is_same, first, second))
     return bool(np.array_equal(first, second)) if isinstance(first, np.ndarray) else first == second

@@ -1,0 +1,1 @@
+"""What `onnxruntime.training.ortmodule.experimental` has."""
