@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 import onward
 from onward.callbacks import Callback, Checkpoints, CSVLog, EarlyStopping, Lambda, TensorBoard
 from onward.errors import OnwardError
+from onward.trainer.interruption import Uninterrupted
 from onward.trainer.loop import Loop
 from tests.trainer.toys import classifier, labelled
 
@@ -187,6 +190,61 @@ def test_the_best_checkpoints_are_kept(tmp_path: Path) -> None:
     trainer.fit(X, Y, batch_size=12, epochs=5, callbacks=[Lambda(on_epoch_end=score), checkpoints])
     assert [path.name for path in checkpoints.best] == ["step-000000004.checkpoint", "step-000000008.checkpoint"]
     assert sorted(int(path.name[5:14]) for path in tmp_path.iterdir()) == [4, 8, 10]
+
+
+def test_what_cannot_be_remembered_is_named(tmp_path: Path) -> None:
+    class Odd(Callback):
+        def state_dict(self) -> dict[str, Any]:
+            return {"set": {1, 2}}
+
+    trainer = onward.Trainer(classifier(), "cross_entropy")
+    with pytest.raises(OnwardError, match=r"\{1, 2\} \(set\) cannot be saved in a checkpoint"):
+        trainer.fit(X, Y, callbacks=[Odd()], directory=tmp_path)
+
+
+def test_callbacks_remember_arrays_and_numbers(tmp_path: Path) -> None:
+    class Sums(Callback):
+        def __init__(self) -> None:
+            self.state: dict[str, Any] = {"sum": np.zeros(2), "by": {3: [1.5, "x", None]}, "count": 0}
+
+        def on_step_end(self, run: Any) -> None:
+            self.state["sum"] = self.state["sum"] + run.loss
+            self.state["count"] += 1
+            if run.step == stop:
+                raise KeyboardInterrupt
+
+        def state_dict(self) -> dict[str, Any]:
+            return self.state
+
+        def load_state_dict(self, state: Any) -> None:
+            self.state = dict(state)
+
+    stop = 7
+    with pytest.raises(KeyboardInterrupt):
+        onward.Trainer(classifier(), "cross_entropy").fit(
+            X, Y, batch_size=4, epochs=2, callbacks=[Sums()], directory=tmp_path
+        )
+    stop, trainer, sums = -1, onward.Trainer(classifier(), "cross_entropy"), Sums()
+    trainer.fit(X, Y, batch_size=4, epochs=2, callbacks=[sums], directory=tmp_path, resume=True)
+    assert sums.state["count"] == 12
+    assert sums.state["by"] == {3: [1.5, "x", None]}
+    np.testing.assert_allclose(sums.state["sum"], np.full(2, sum(trainer.history.losses)))
+
+
+def test_a_second_ctrl_c_is_acted_on_at_once() -> None:
+    reached = []
+
+    def press_twice() -> None:
+        with Uninterrupted():
+            os.kill(os.getpid(), signal.SIGINT)
+            reached.append("after the first")
+            os.kill(os.getpid(), signal.SIGINT)
+            reached.append("after the second")
+
+    with pytest.raises(KeyboardInterrupt):
+        press_twice()
+    assert reached == ["after the first"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_csv(tmp_path: Path) -> None:

@@ -83,6 +83,8 @@ class Checkpoints(Callback):
             raise OnwardError(
                 f"checkpoints cannot be written to {str(self.directory)!r}: {error.strerror or error}"
             ) from error
+        if not os.access(self.directory, os.W_OK):  # said before an epoch has been trained for nothing
+            raise OnwardError(f"checkpoints cannot be written to {str(self.directory)!r}: permission denied")
         found = checkpoints_in(self.directory)
         self._saved = None
         if not run.resumed:

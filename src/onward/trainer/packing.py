@@ -28,8 +28,8 @@ def pack(value: Any, arrays: dict[str, np.ndarray], what: str) -> Any:
     if isinstance(value, dict):
         return {_KEYS: [[pack(key, arrays, what), pack(item, arrays, what)] for key, item in value.items()]}
     raise OnwardError(
-        f"{what} keeps a {type(value).__name__}, which cannot be saved in a checkpoint; a state is made of numbers, "
-        "texts, arrays, lists and dicts"
+        f"{value!r:.60} ({type(value).__name__}) cannot be saved in a checkpoint; what callbacks and metrics remember "
+        "is made of numbers, texts, arrays, lists and dicts"
     )
 
 
