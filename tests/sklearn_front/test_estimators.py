@@ -177,7 +177,7 @@ def test_interruption_keeps_what_was_learned(monkeypatch: pytest.MonkeyPatch) ->
 # Among the others of scikit-learn -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_search_in_a_pipeline(jobs: int) -> None:
     X, y = iris()  # noqa: N806
     pipeline = make_pipeline(StandardScaler(), OnnxClassifier(**SMALL))
