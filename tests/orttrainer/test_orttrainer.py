@@ -553,6 +553,36 @@ def test_modules_that_compute_their_loss_and_unused_arguments() -> None:
     torch.testing.assert_close(trainer.train_step(x, label)[0], module(x=x, label=label)[0].detach())
 
 
+def test_predictions_need_no_label_and_one_tensor_may_be_two_inputs() -> None:
+    """Also where sizes are those of the label, and where one size follows from others."""
+
+    class Steps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(3, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(x) + torch.ones(x.shape[0], x.shape[1], 3)
+
+    def flat_loss(prediction: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        return ((prediction.reshape(-1) - label.reshape(-1)) ** 2).mean()
+
+    module, x = Steps(), torch.randn(4, 5, 3)
+    sizes = ["steps", "batch", 3]
+    for label, described in ((x, sizes), (x.reshape(-1), ["all"])):
+        description = {"inputs": [("x", sizes), ("label", described)], "outputs": [("loss", [], True), ("y", sizes)]}
+        trainer = ORTTrainer(module, description, optim.SGDConfig(lr=0.0), flat_loss)
+        loss, _ = trainer.train_step(x, label)
+        torch.testing.assert_close(loss, flat_loss(module(x), x).detach())
+        longer = torch.randn(6, 2, 3)
+        torch.testing.assert_close(
+            trainer.train_step(longer, -longer if label.ndim > 1 else -longer.reshape(-1))[0],
+            flat_loss(module(longer), -longer).detach(),
+        )
+        trainer._train_step_info.fetches = ["y"]
+        torch.testing.assert_close(trainer.eval_step(longer), module(longer).detach())
+
+
 def test_modules_that_cannot_be_copied_train_with_a_warning() -> None:
     import threading
 

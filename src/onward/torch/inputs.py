@@ -95,13 +95,17 @@ class Inputs:
         bound = inspect.BoundArguments(self.signature, pytree.tree_unflatten(self._placed(tensors), self.tree))
         return bound.args, bound.kwargs
 
-    @property
-    def shapes(self) -> dict[str, Any]:
-        """The dynamic axes, nested as the arguments are, for `torch.export`."""
+    def shapes(self, *, named: bool = True) -> dict[str, Any]:
+        """The dynamic axes, nested as the arguments are, for `torch.export`.
+
+        Sizes of one name are equal, and others independent, if they are `named`; else torch finds out how they depend
+        on each other.
+        """
         import torch
         from torch.utils import _pytree as pytree
 
-        symbols = {symbol: torch.export.Dim(symbol) for axes in self.axes.values() for symbol in axes.values()}
+        dim = torch.export.Dim
+        symbols = {s: dim(s) if named else dim.DYNAMIC for axes in self.axes.values() for s in axes.values()}
         dims = [{axis: symbols[s] for axis, s in self.axes.get(name, {}).items()} or None for name in self.names]
         shapes: dict[str, Any] = pytree.tree_unflatten(self._placed(dims, others=None), self.tree)
         return shapes

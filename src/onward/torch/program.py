@@ -21,10 +21,37 @@ if TYPE_CHECKING:
 
 def export(module: nn.Module, inputs: Inputs, output_names: Sequence[str] | None, opset: int | None) -> ir.Model:
     """The module as it is, but for what `write_training_mode` mends."""
+    try:
+        model = _exported(module, inputs, output_names, opset, inputs.shapes())
+    except Exception as error:  # torch raises what it likes
+        if not _depend_on_each_other(error):
+            raise
+        model = _exported(module, inputs, output_names, opset, inputs.shapes(named=False))
+    write_training_mode(model)
+    _name_axes(model, inputs)
+    return model
+
+
+def _depend_on_each_other(error: BaseException | None) -> bool:
+    """Whether sizes with different names follow from one another: a flat label has as many elements as all rows."""
+    while error is not None:
+        if "onstraints violated" in str(error):
+            return True
+        error = error.__cause__
+    return False
+
+
+def _exported(
+    module: nn.Module,
+    inputs: Inputs,
+    output_names: Sequence[str] | None,
+    opset: int | None,
+    shapes: dict[str, Any],
+) -> ir.Model:
     import torch
 
     args, kwargs = inputs.call
-    with warnings.catch_warnings(), one_registry():
+    with warnings.catch_warnings(), one_registry(), _causal_masks_are_told():
         warnings.simplefilter("ignore")  # torch's, about itself
         exported = torch.onnx.export(
             module,
@@ -33,15 +60,13 @@ def export(module: nn.Module, inputs: Inputs, output_names: Sequence[str] | None
             dynamo=True,
             optimize=False,  # it merges, folds and drops parameters
             verbose=False,
-            dynamic_shapes=inputs.shapes,
+            dynamic_shapes=shapes,
             input_names=inputs.names,
             output_names=output_names,
             opset_version=opset,
         )
     assert exported is not None
     model: ir.Model = exported.model
-    write_training_mode(model)
-    _name_axes(model, inputs)
     return model
 
 
@@ -85,6 +110,19 @@ def one_registry() -> Iterator[None]:
         yield
     finally:
         setattr(ONNXRegistry, "from_torchlib", build)  # noqa: B010
+
+
+@contextlib.contextmanager
+def _causal_masks_are_told() -> Iterator[None]:
+    """Spare torch's transformers to look whether a mask is causal: it is applied anyway, and a graph cannot look."""
+    from torch.nn.modules import transformer
+
+    looked = transformer._detect_is_causal_mask
+    transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: is_causal is True
+    try:
+        yield
+    finally:
+        transformer._detect_is_causal_mask = looked
 
 
 def _name_axes(model: ir.Model, inputs: Inputs) -> None:

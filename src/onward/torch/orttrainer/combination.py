@@ -71,6 +71,8 @@ def combine(
     """
     if len(samples) != len(inputs):
         raise OnwardError(f"the model takes the inputs {list(inputs)}, but {len(samples)} were given")
+    # The exporter takes a tensor that is given twice for one input.
+    samples = [sample.detach().clone() for sample in samples]
     data = list(inputs)[: None if loss_fn is None else -1]
     whole = _WithLoss(model, loss_fn, data, _matches(model, data) if prefer_names else _is_subset(model, data))
     made = _outputs(whole, samples)
@@ -92,7 +94,9 @@ def combine(
         input_names=list(inputs),
         output_names=names,
     )
-    return Combination(_tidied(exported), [sample.dtype for sample in samples], [tensor.dtype for tensor in made])
+    return Combination(
+        _tidied(exported, inputs), [sample.dtype for sample in samples], [tensor.dtype for tensor in made]
+    )
 
 
 def _matches(model: torch.nn.Module, names: Sequence[str]) -> bool:
@@ -132,10 +136,11 @@ def _copied(module: torch.nn.Module) -> torch.nn.Module:
     return module
 
 
-def _tidied(proto: onnx.ModelProto) -> onnx.ModelProto:
+def _tidied(proto: onnx.ModelProto, inputs: Mapping[str, Sequence[int | str]]) -> onnx.ModelProto:
     """Parameters and buffers under the names of the module, and nothing else as an initializer."""
     model = ir.from_proto(proto)
     graph = model.graph
+    _measure_first(graph, inputs)
     for value in list(graph.initializers.values()):
         assert value.name is not None
         if KIND in value.metadata_props:
@@ -143,6 +148,25 @@ def _tidied(proto: onnx.ModelProto) -> onnx.ModelProto:
         elif not value.is_graph_output() and value.const_value is not None:
             _to_constant(graph, value)
     return ir.to_proto(model)
+
+
+def _measure_first(graph: ir.Graph, inputs: Mapping[str, Sequence[int | str]]) -> None:
+    """Take sizes that have one name from the first input that has them: a prediction must not need the label."""
+    values = {value.name: value for value in graph.inputs}
+    first: dict[int | str, tuple[ir.Value, int]] = {}
+    for name, shape in inputs.items():
+        for axis, size in enumerate(shape):
+            if isinstance(size, str) and name in values:
+                first.setdefault(size, (values[name], axis))
+    for node in graph:
+        measured = node.inputs[0] if node.op_type == "Shape" and node.domain == "" else None
+        shape = inputs.get(measured.name or "", ()) if measured is not None and measured.is_graph_input() else ()
+        start, end = (node.attributes.get_int(key, -1) for key in ("start", "end"))
+        if 0 <= start < len(shape) and end == start + 1 and shape[start] in first:
+            value, axis = first[shape[start]]
+            node.replace_input_with(0, value)
+            node.attributes["start"] = ir.AttrInt64("start", axis)
+            node.attributes["end"] = ir.AttrInt64("end", axis + 1)
 
 
 def _to_constant(graph: ir.Graph, value: ir.Value) -> None:

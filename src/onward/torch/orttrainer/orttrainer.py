@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -81,6 +82,7 @@ class ORTTrainer:
             self._torch_model = model
         elif isinstance(model, onnx.ModelProto):
             require(loss_fn is None, "'loss_fn' must not be specified when 'model' is an ONNX model")
+            self._onnx_model = copy.deepcopy(model)
         else:
             raise InvalidValueError("'model' must be either 'torch.nn.Module' or 'onnx.ModelProto'")
         self.model_desc = _ORTTrainerModelDesc(model_desc)
@@ -93,9 +95,7 @@ class ORTTrainer:
         self._load_state_dict: Any = None  # what is to be loaded when there is a session
         self._state_dict: Mapping[str, Any] = {}  # the same, of a flat state
         self._load_state_dict_strict = False
-        if isinstance(model, onnx.ModelProto):
-            self._onnx_model = onnx.ModelProto()
-            self._onnx_model.CopyFrom(model)
+        if self._onnx_model is not None:
             self._postprocess()
             self._describe_types()
             self._init_session()
