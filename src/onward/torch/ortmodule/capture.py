@@ -45,7 +45,8 @@ class Captured:
         inputs: names of the tensors among the arguments.
         guards: the sizes that it is right for.
         masks: inputs behind these, in the order in which torch draws them.
-        passed: outputs that are arguments as they were, by their places.
+        passed: tensors that the module returned which are arguments as they were, by their places.
+        order: for each other one, which output of the model it is; it may be returned several times.
         exporter: which of torch's exporters wrote it.
     """
 
@@ -55,6 +56,7 @@ class Captured:
     exporter: str
     masks: list[Mask] = field(default_factory=list)
     passed: dict[int, int] = field(default_factory=dict)
+    order: list[int] = field(default_factory=list)
 
 
 def capture(module: nn.Module, signature: inspect.Signature, call: Call) -> Captured:
@@ -193,10 +195,12 @@ def _prepared(found: Captured) -> Captured:
         )
     if len(found.passed) < len(graph.outputs):
         computed = [value for index, value in enumerate(graph.outputs) if index not in found.passed]
-        graph.outputs.clear()
-        graph.outputs.extend(computed)
     else:
-        found.passed = {}
+        found.passed, computed = {}, list(graph.outputs)
+    unique = list(dict.fromkeys(computed))
+    found.order = [unique.index(value) for value in computed]
+    graph.outputs.clear()
+    graph.outputs.extend(unique)
     found.model = prepare(found.model, keep=custom_operators())
     found.masks = replace_dropouts(found.model)
     return found

@@ -45,9 +45,9 @@ def write(captured: Captured, state: Fingerprint, call: Call, rehearsal: Rehears
     inputs = [name for name, g in zip(captured.inputs, rehearsal.inputs, strict=True) if g is not None]
     differentiable = [has for index, has in enumerate(rehearsal.differentiable) if index not in captured.passed]
     outputs = [value.name or "" for value in model.graph.outputs]
-    if len(outputs) != len(differentiable):
+    if len(captured.order) != len(differentiable):
         raise ORTModuleTorchModelException("it returns another number of tensors each time")
-    chosen = [name for name, has in zip(outputs, differentiable, strict=True) if has]
+    chosen = [outputs[index] for index, has in zip(captured.order, differentiable, strict=True) if has]
     inputs = [name for name in inputs if name in {value.name for value in model.graph.inputs}]
     if not chosen or not (trained or inputs):
         return _forward_only(captured, states, shapes)

@@ -37,7 +37,8 @@ class Plan:
     """A pair of graphs, or one where nothing has a gradient."""
 
     def __init__(self, captured: Captured, graphs: Graphs, names: Sequence[str], rehearsal: Rehearsal) -> None:
-        self.guards, self._masks, self._passed = captured.guards, captured.masks, captured.passed
+        self.guards, self._masks = captured.guards, captured.masks
+        self._passed, self._order = captured.passed, captured.order
         self.results: Results = rehearsal.results.emptied()
         self.verified: set[Sizes] = set()
         self._shapes = graphs.shapes  # as declared, of the arguments
@@ -92,7 +93,7 @@ class Plan:
         return found
 
     def _with_passed(self, found: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        computed = iter(found)
+        computed = (found[index] for index in self._order)
         count = len(self.results.places)
         return [given[self._passed[i]] if i in self._passed else next(computed) for i in range(count)]
 
@@ -240,10 +241,10 @@ def _run(session: ExchangeSession, tensors: Sequence[torch.Tensor]) -> list[torc
 
 def build(module: nn.Module, signature: inspect.Signature, call: Call, options: DebugOptions) -> Plan:
     """The graphs for calls like this one, compared with torch."""
-    copy = shadow(module)
-    rehearsal = rehearse(copy, signature, call)
+    rehearsal = rehearse(shadow(module), signature, call)
     try:
-        captured = capture(shadow(module), signature, call)
+        with torch.random.fork_rng(devices=[]):  # the older exporter runs the module
+            captured = capture(shadow(module), signature, call)
         state = Fingerprint(module, named=True)
         mode = "training" if torch.is_grad_enabled() and module.training else "inference"
         graphs = write(captured, state, call, rehearsal)
@@ -263,6 +264,6 @@ def _save(options: DebugOptions, mode: str, captured: Captured, graphs: Graphs) 
     import onnx_ir as ir
 
     onnx.save(ir.to_proto(captured.model), options.file("torch_exported", mode))
-    onnx.save(graphs.forward, options.file("execution_model_forward" if graphs.backward else "execution_model", mode))
+    onnx.save(graphs.forward, options.file("optimized" if graphs.backward else "execution_model", mode))
     if graphs.backward is not None:
         onnx.save(graphs.backward, options.file("execution_model", mode))

@@ -1,0 +1,195 @@
+"""What graphs cannot do is left to torch, with one warning; or raised, if the user wants that."""
+
+from __future__ import annotations
+
+import copy
+import random
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from onward.errors import OnwardError
+from onward.torch import DebugOptions, LogLevel, ORTModule
+from onward.torch.ortmodule import (
+    FallbackWarning,
+    ORTModuleFallbackException,
+    ORTModuleIOError,
+    ORTModuleONNXModelException,
+    ORTModuleTorchModelException,
+)
+from tests.ortmodule.models import Function
+from tests.ortmodule.test_models import CLOSE
+
+
+@dataclass
+class Point:
+    x: Any
+    y: Any
+
+
+class Doubling(torch.autograd.Function):
+    """Its gradient is not that of what it computes."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 1.0
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Tensor:
+        return dy * 2
+
+
+def _without_gradients(m: nn.Module, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        scale = m.fc(x).sum()
+    return m.fc(x) * scale
+
+
+def _counting(m: nn.Module, x: Tensor) -> Tensor:
+    m.calls = getattr(m, "calls", 0) + 1
+    return m.fc(x)
+
+
+def _branching(m: nn.Module, x: Tensor) -> Tensor:
+    return m.fc(x) if x.sum() > 0 else -m.fc(x)
+
+
+# What a module does -> a part of the warning. Nothing of it is in a graph, and most of it exporters drop silently.
+UNFIT: dict[str, tuple[Callable[..., Any], str]] = {
+    "decides by data": (_branching, "could not export"),
+    "has a gradient of its own": (lambda m, x: Doubling.apply(m.fc(x)), "gradient"),
+    "counts its calls": (_counting, "changes its attributes"),
+    "draws random numbers of Python": (lambda m, x: m.fc(x) * (1 + (random.random() > 2)), "random numbers"),
+    "draws random numbers of numpy": (lambda m, x: m.fc(x) * (1 + (np.random.rand() > 2)), "random numbers"),
+    "draws noise": (lambda m, x: m.fc(x) + torch.randn_like(x), "random numbers"),
+    "changes an argument": (lambda m, x: m.fc(x.mul_(1.0)), "in place"),
+    "returns an object": (lambda m, x: Point(m.fc(x), x), "output type"),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_what_graphs_cannot_do_is_left_to_torch(name: str) -> None:
+    function, message = UNFIT[name]
+    torch.manual_seed(0)
+    reference = Function(function, fc=nn.Linear(4, 4))
+    module = ORTModule(copy.deepcopy(reference))
+    found = []
+    for number in range(2):
+        for net in (reference, module):
+            random.seed(number), np.random.seed(number), torch.manual_seed(number)
+            x = torch.randn(3, 4)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                returned = net(x)
+            said = [str(warning.message) for warning in caught if warning.category is FallbackWarning]
+            assert len(said) == (1 if net is module and number == 0 else 0)
+            assert all(message in text for text in said)
+            found.append(returned.x if isinstance(returned, Point) else returned)
+            found[-1].sum().backward()
+        torch.testing.assert_close(found[-1], found[-2], rtol=0, atol=0)
+    torch.testing.assert_close(module.fc.weight.grad, reference.fc.weight.grad, rtol=0, atol=0)
+    assert getattr(module.module, "calls", None) == getattr(reference, "calls", None)
+    assert type(found[-1].grad_fn).__name__ != "_ORTModuleFunctionBackward"
+
+
+def test_a_block_without_gradients() -> None:
+    """In a graph, or left to torch: the gradients are torch's."""
+    torch.manual_seed(0)
+    reference = Function(_without_gradients, fc=nn.Linear(4, 4))
+    module = ORTModule(copy.deepcopy(reference))
+    x = torch.randn(3, 4)
+    for net in (reference, module):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FallbackWarning)
+            net(x).square().mean().backward()
+    torch.testing.assert_close(module.fc.weight.grad, reference.fc.weight.grad, **CLOSE)
+
+
+def test_arguments_of_other_classes() -> None:
+    module = ORTModule(Function(lambda m, p: p.x * p.y))
+    with pytest.warns(FallbackWarning, match="ORTModule does not support the following model data type"):
+        assert module(Point(2, 3)) == 6
+    assert module(Point(2, 4)) == 8
+
+
+@pytest.mark.parametrize("policy", ["FALLBACK_DISABLE", "FALLBACK_UNSUPPORTED_DEVICE", "FALLBACK_BAD_INITIALIZATION"])
+def test_policies_that_raise(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORTMODULE_FALLBACK_POLICY", policy)
+    module = ORTModule(Function(lambda m, p: p.x * p.y))
+    for _ in range(2):
+        with pytest.raises(ORTModuleIOError, match="model data type <class"):
+            module(Point(2, 3))
+    with pytest.raises(ORTModuleTorchModelException, match="DataParallel"):
+        ORTModule(nn.DataParallel(nn.Linear(2, 2)))
+    assert issubclass(ORTModuleIOError, ORTModuleFallbackException)
+
+
+@pytest.mark.parametrize(
+    "policy", ["FALLBACK_FORCE_TORCH_FORWARD", "FALLBACK_BAD_INITIALIZATION|FALLBACK_UNSUPPORTED_DATA"]
+)
+def test_policies_that_leave_it_to_torch(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORTMODULE_FALLBACK_POLICY", policy)
+    module = ORTModule(Function(lambda m, p: p.x * p.y))
+    with pytest.warns(FallbackWarning):
+        assert module(Point(2, 3)) == 6
+
+
+def test_a_policy_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORTMODULE_FALLBACK_POLICY", "FALLBACK_SOMETIMES")
+    with pytest.raises(OnwardError, match="FALLBACK_UNSUPPORTED_DATA"):
+        ORTModule(nn.Linear(2, 2))
+
+
+def test_data_parallel_is_left_to_torch() -> None:
+    module = ORTModule(nn.DataParallel(nn.Linear(2, 2)))
+    with pytest.warns(FallbackWarning, match="DataParallel"):
+        assert module(torch.ones(3, 2)).shape == (3, 2)
+    with pytest.raises(ORTModuleTorchModelException, match="adding modules"):
+        module.add_module("more", nn.Linear(2, 2))
+
+
+def test_retrying(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has failed is not tried again, unless that is asked for."""
+    from onward.torch.ortmodule import ortmodule
+
+    tried = []
+
+    def fail(*args: Any) -> Any:
+        tried.append(args)
+        raise ORTModuleONNXModelException("no")
+
+    monkeypatch.setattr(ortmodule, "build", fail)
+    module = ORTModule(nn.Linear(2, 2))
+    with pytest.warns(FallbackWarning):
+        module(torch.ones(3, 2))
+    module(torch.ones(3, 2))
+    assert len(tried) == 1
+    monkeypatch.setenv("ORTMODULE_FALLBACK_RETRY", "True")
+    module(torch.ones(3, 2))
+    assert len(tried) == 2
+
+
+def test_debug_options(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ORTModule(nn.Linear(2, 2), DebugOptions(save_onnx=True, onnx_prefix="net", save_path=str(tmp_path)))
+    module(torch.ones(3, 2))
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "net_torch_exported_training.onnx",
+        "net_execution_model_training.onnx",
+        "net_optimized_training.onnx",
+    }
+    with pytest.raises(ValueError, match="onnx_prefix"):
+        DebugOptions(save_onnx=True)
+    with pytest.raises(TypeError, match="onnx_prefix"):
+        DebugOptions(save_onnx=True, onnx_prefix=3)  # type: ignore[arg-type]
+    with pytest.raises(OSError, match="folder"):
+        DebugOptions(save_onnx=True, onnx_prefix="net", save_path=str(tmp_path / "nowhere"))
+    with pytest.raises(TypeError, match="log_level"):
+        DebugOptions(log_level="INFO")  # type: ignore[arg-type]
+    monkeypatch.setenv("ORTMODULE_LOG_LEVEL", "INFO")
+    assert DebugOptions().logging.log_level is LogLevel.INFO
