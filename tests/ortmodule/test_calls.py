@@ -101,7 +101,7 @@ NESTED: dict[str, tuple[Callable[[Any, Any], Any], Any]] = {
     "ordered": (lambda m, a: OrderedDict([("z", m.fc(a)), ("a", a > 0)]), X),
     "same result twice": (lambda m, a: [y := m.fc(a), y, a], X),
     "integers": (lambda m, a: (m.fc(a["x"]), a["i"] + 1, a["b"] & (a["i"] > 2), a["u"]), {
-        "x": X, "i": torch.arange(4), "b": torch.tensor([True, False, True, True]), "u": torch.ones(2, dtype=torch.uint8)
+        "x": X, "i": torch.arange(4), "b": torch.tensor([True, False, True, True]), "u": torch.ones(2).byte()
     }),
     "not contiguous": (lambda m, a: m.fc(a.transpose(0, 1)), X.clone().t()),
     "a scalar": (lambda m, a: m.fc(a[0]).sum() * a[1], [X, torch.tensor(3.0)]),

@@ -34,6 +34,10 @@ class ORTModuleTorchModelException(ORTModuleFallbackException):
     """The module does what a graph cannot."""
 
 
+class AttributesChanged(ORTModuleTorchModelException):
+    """The first calls of a module change its attributes; later ones may not."""
+
+
 class ORTModuleONNXModelException(ORTModuleFallbackException):
     """torch could not export the module, or its graph cannot be differentiated or run."""
 
@@ -63,7 +67,7 @@ class _FallbackPolicy(IntFlag):
         if self.is_disabled():
             return False
         forced = _FallbackPolicy.FALLBACK_FORCE_TORCH_FORWARD | _FallbackPolicy.FALLBACK_FORCE_TORCH_BACKWARD
-        return bool(self & forced) or _POLICIES[type(error)] in self
+        return bool(self & forced) or any(kind in _POLICIES and _POLICIES[kind] in self for kind in type(error).__mro__)
 
 
 _POLICIES: dict[type[ORTModuleFallbackException], _FallbackPolicy] = {

@@ -25,7 +25,7 @@ from onward.torch.mode import exportable_dropout, require_exportable
 from onward.torch.naming import name_parameters
 from onward.torch.ortmodule._fallback import ORTModuleONNXModelException, ORTModuleTorchModelException
 from onward.torch.ortmodule.call import Call, invoke
-from onward.torch.ortmodule.dropout import Mask, replace_dropouts
+from onward.torch.ortmodule.dropout import Mask, note_sizes, replace_dropouts
 from onward.torch.ortmodule.guards import ExactSizes, Guards
 from onward.torch.ortmodule.marks import mark_gradients
 
@@ -154,6 +154,7 @@ def _by_export(module: nn.Module, signature: inspect.Signature, call: Call) -> C
     for value in all_values(model.graph):  # sizes that turned out to be fixed are written as texts
         if value.shape is not None:
             value.shape = ir.Shape([_size(size) for size in value.shape])
+    note_sizes(model)
     mark_gradients(model)
     return Captured(model, names, Guards(exported), "torch.export", passed=_passed(exported))
 

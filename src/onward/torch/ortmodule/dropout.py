@@ -19,6 +19,7 @@ from onward.graph.provenance.record import OPERATION
 from onward.torch.ortmodule._fallback import ORTModuleTorchModelException
 
 MASK = "dropout_mask"
+_SIZES = "onward.sizes"  # in the metadata of a Dropout
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def replace_dropouts(model: ir.Model) -> list[Mask]:
             continue
         if node.graph is not model.graph or x.shape is None:
             raise ORTModuleTorchModelException("a Dropout is inside of a loop or a branch, or of unknown shape")
-        sizes = _sizes(model, node, x)
+        sizes = _sizes(node, x)
         mask = ir.Value(name=f"{MASK}_{len(masks)}", type=x.type, shape=ir.Shape(list(x.shape)))
         model.graph.inputs.append(mask)
         masks.append(Mask(mask.name or "", sizes, p))
@@ -106,16 +107,29 @@ def replace_dropouts(model: ir.Model) -> list[Mask]:
 _ATTENTION = re.compile(r"scaled_dot_product_attention\.default\]\(args = \(%(\w+), %(\w+)")
 
 
-def _sizes(model: ir.Model, node: ir.Node, x: ir.Value) -> tuple[int | str, ...]:
-    """The sizes of what a Dropout drops; inside of attention, those of its scores, one for each query and key."""
-    shape = list(x.shape or ())
-    found = _ATTENTION.search(node.metadata_props.get(OPERATION, ""))
-    if found is not None and len(shape) > 1:
-        values = {value.name: value for value in all_values(model.graph)}
-        query, key = (values.get(name) for name in found.groups())
+def note_sizes(model: ir.Model) -> None:
+    """Write down, in place, the sizes of what each Dropout drops, as long as they are what the exporter calls them.
+
+    Inside of attention these are the sizes of its scores, one for each query and key.
+    """
+    values = {value.name: value for value in all_values(model.graph)}
+    for node in model.graph.all_nodes():
+        if node.op_type != "Dropout" or node.domain != "" or node.inputs[0] is None:
+            continue
+        found = _ATTENTION.search(node.metadata_props.get(OPERATION, ""))
+        query, key = (values.get(name) for name in found.groups()) if found else (None, None)
+        shape = node.inputs[0].shape
         if query is not None and key is not None and query.shape is not None and key.shape is not None:
-            shape = [*query.shape[:-1], key.shape[-2]]
-    return tuple(size if isinstance(size, int) else str(size.value) for size in shape)
+            shape = ir.Shape([*query.shape[:-1], key.shape[-2]])
+        if shape is not None:
+            node.metadata_props[_SIZES] = ";".join(str(s if isinstance(s, int) else s.value) for s in shape)
+
+
+def _sizes(node: ir.Node, x: ir.Value) -> tuple[int | str, ...]:
+    noted = node.metadata_props.get(_SIZES)
+    if noted is None:
+        return tuple(size if isinstance(size, int) else str(size.value) for size in x.shape or ())
+    return tuple(int(size) if size.isdigit() else size for size in noted.split(";") if size)
 
 
 def _replace(node: ir.Node, new: ir.Node) -> None:

@@ -15,6 +15,7 @@ from torch import nn
 
 from onward.errors import OnwardError, OnwardWarning, warn
 from onward.torch.ortmodule._fallback import (
+    AttributesChanged,
     ORTModuleDeviceException,
     ORTModuleFallbackException,
     ORTModuleONNXModelException,
@@ -30,9 +31,12 @@ from onward.torch.ortmodule.plan import Plan, build
 _logger = logging.getLogger("onward.torch.ortmodule")
 # Beyond as many graphs, a module is one that each call makes a new graph of, which takes seconds: torch is faster.
 _MOST_PLANS = 32
+_UNSETTLED_CALLS = 2  # modules may write down at their first calls what they have found out
 _VERIFIED_SIZES = 2  # a graph is compared with torch for the first sizes, and for the first other ones
 
-_OWN = frozenset({"_module", "_options", "_policy", "_plans", "_varying", "_numbers", "_reason", "_lock", "_signature"})
+_OWN = frozenset(
+    {"_module", "_options", "_policy", "_plans", "_varying", "_numbers", "_reason", "_unsettled", "_lock", "_signature"}
+)
 _SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 
 
@@ -85,6 +89,7 @@ class ORTModule(nn.Module):
             "_varying": set(),
             "_numbers": {},
             "_reason": None,
+            "_unsettled": 0,
             "_lock": threading.RLock(),
             "_signature": inspect.signature(module.forward),
         }
@@ -170,6 +175,11 @@ class ORTModule(nn.Module):
         _logger.info("exporting %s", type(self.module).__name__)
         try:
             return build(self.module, self._signature, call, self._options)
+        except AttributesChanged as error:
+            self.__dict__["_unsettled"] += 1
+            if self._unsettled > _UNSETTLED_CALLS:
+                self.__dict__["_reason"] = error
+            return error
         except ORTModuleFallbackException as error:
             return error
 
@@ -189,6 +199,8 @@ class ORTModule(nn.Module):
         plan.verify(rehearsal, call, Fingerprint(self.module))
 
     def _leave_to_torch(self, error: ORTModuleFallbackException) -> None:
+        if isinstance(error, AttributesChanged) and self._reason is None:
+            return
         if not self._policy.leaves_to_torch(error):
             raise error
         if self.__dict__["_reason"] is None or (self._reason is error and not getattr(error, "_said", False)):
@@ -232,7 +244,18 @@ class ORTModule(nn.Module):
         return sorted({*object.__dir__(self), *dir(self.module)})
 
     def __getstate__(self) -> dict[str, Any]:
-        left_out = {"forward", "_plans", "_varying", "_numbers", "_lock", "_signature", "_reason", "_policy", *_SHARED}
+        left_out = {
+            "forward",
+            "_unsettled",
+            "_plans",
+            "_varying",
+            "_numbers",
+            "_lock",
+            "_signature",
+            "_reason",
+            "_policy",
+            *_SHARED,
+        }
         return {name: value for name, value in self.__dict__.items() if name not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -18,7 +18,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from onward.torch.ortmodule._fallback import ORTModuleONNXModelException, ORTModuleTorchModelException
+from onward.torch.ortmodule._fallback import (
+    AttributesChanged,
+    ORTModuleONNXModelException,
+    ORTModuleTorchModelException,
+)
 from onward.torch.ortmodule.call import Call, Results, invoke
 from onward.torch.ortmodule.dropout import Drawn, Draws
 from onward.torch.ortmodule.fingerprint import Fingerprint, hooks
@@ -96,7 +100,7 @@ def rehearse(module: nn.Module, signature: inspect.Signature, call: Call) -> Reh
     results = Results.of(returned)
     after = Fingerprint(module)
     if after.key != before.key:
-        raise ORTModuleTorchModelException("calling it changes its attributes, or its tensors for others")
+        raise AttributesChanged("calling it changes its attributes, or its tensors for others")
     buffers = {id(tensor) for tensor in module.buffers()}
     for tensor, version in zip(after.tensors, versions, strict=True):
         if tensor._version != version and id(tensor) not in buffers:
