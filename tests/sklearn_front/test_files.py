@@ -12,7 +12,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from skl2onnx import to_onnx
+from sklearn.datasets import load_wine
 from sklearn.linear_model import LinearRegression, LogisticRegression, RidgeClassifier, SGDClassifier
+from sklearn.metrics import log_loss
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
@@ -121,6 +123,18 @@ def test_regressors_of_skl2onnx(name: str) -> None:
     assert np.mean((tuned.predict(ROWS) - NUMBER) ** 2) < first / 2
     (said,) = run_on_runtime(tuned.model_, {"X": ROWS}).values()
     np.testing.assert_allclose(said[:, 0], tuned.predict(ROWS), rtol=1e-5)
+
+
+def test_one_against_all_with_scores_beyond_the_range_of_exp() -> None:
+    """skl2onnx writes 1 / (1 + exp(-s)) in steps, whose slope is 0 times infinity from s = -89 on."""
+    rows, target = load_wine(return_X_y=True)
+    rows = rows.astype(np.float32)
+    given = make_pipeline(StandardScaler(), SGDClassifier(loss="log_loss", random_state=0)).fit(rows, target)
+    assert given.decision_function(rows).min() < -100
+    tuned = OnnxClassifier(to_onnx(given, rows[:1]), **SETTINGS).fit(rows, target)
+    assert tuned.loss_curve_[0] == pytest.approx(log_loss(target, given.predict_proba(rows)), abs=1e-6)
+    assert tuned.loss_curve_[-1] < tuned.loss_curve_[0]
+    assert tuned.score(rows, target) >= given.score(rows, target)
 
 
 def test_the_first_loss_is_that_of_the_file() -> None:

@@ -539,6 +539,7 @@ def test_it_says_what_it_is() -> None:
     trainer = onward.Trainer(classifier(normalised=True), "cross_entropy", "sgd", learning_rate=0.1, frozen=["w1"])
     assert repr(trainer).startswith("Trainer(5 parameters with 99 numbers, loss=cross_entropy, optimizer=sgd")
     summary = str(trainer.summary())
+    assert {line.split()[2] for line in summary.splitlines()[1:-1]} == {"float32"}
     rows = {line.split()[0]: line for line in summary.splitlines()}
     assert "trained" in rows["w2"]
     assert "frozen" in rows["w1"]

@@ -22,6 +22,7 @@ from onward.graph.prepare import prepare
 from onward.graph.shapes import Dim, dims
 from onward.runtime.session import open_session
 from onward.sklearn.error import EstimatorError
+from onward.sklearn.logistic import name_logistic
 from onward.training.modes import switch_to_evaluation, trains_batch_statistics
 
 _ROWS_AT_ONCE = 4096  # in prediction
@@ -83,6 +84,7 @@ class Network:
     def __init__(self, model: Model) -> None:
         self.proto = load(model)
         self.prepared = prepare(self.proto, keep=custom_operators())
+        name_logistic(self.prepared)
         self.entrances = [_entrance(value) for value in self.prepared.graph.inputs if not value.is_initializer()]
         if not self.entrances:
             raise OnwardError("the model has no input, so there is nothing to give X to")

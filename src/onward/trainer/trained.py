@@ -174,7 +174,7 @@ class TrainedModel:
         return [
             *((name, "trained", str(dtype), shape) for name, (shape, dtype) in trained.items()),
             *((name, "statistic", str(dtype), shape) for name, (shape, dtype) in statistics.items()),
-            *((name, "frozen", dtype.name.lower(), shape) for name, (dtype, shape) in self._held.items()),
+            *((name, "frozen", str(dtype.numpy()), shape) for name, (dtype, shape) in self._held.items()),
         ]
 
     def take(self, state: State) -> None:
