@@ -6,6 +6,7 @@ padding that is negative. All of that has a derivative, which differences of the
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,6 +18,7 @@ from onnx import TensorProto, helper
 
 from onward import gradient
 from onward.errors import NotDifferentiableError
+from onward.graph import opsets
 from onward.graph.finish import finish
 from onward.graph.prepare import prepare
 from onward.graph.upgrade import upgrade
@@ -317,3 +319,21 @@ def test_misjudged_sizes_in_a_body() -> None:
     results = run_on_runtime(gradient(model, wrt=["x"], of=["y"]), feeds)
     np.testing.assert_array_equal(results["y"], y)
     np.testing.assert_array_equal(results["x_grad"], np.where(x == y, np.float32(3), 0))
+
+
+@pytest.mark.parametrize(("size", "behind"), [("4", False), ("5", True), ("N", True)])
+def test_means_behind_the_image_are_refused_on_old_onnxruntimes(
+    size: str, behind: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Release 1.20 has a window more there, and its mean is over what the standard does not say."""
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 17]>
+        g (float[1, 1, {size}] x) => (float[1, 1, M] y) {{
+            y = AveragePool <kernel_shape=[2], strides=[3], pads=[0, 1], ceil_mode=1> (x)
+        }}
+    """)
+    monkeypatch.setattr(opsets, "runtime_release", lambda: 31)
+    gradient(model, wrt=["x"])
+    monkeypatch.setattr(opsets, "runtime_release", lambda: 20)
+    with pytest.raises(NotDifferentiableError, match=r"before 1\.21") if behind else contextlib.nullcontext():
+        gradient(model, wrt=["x"])

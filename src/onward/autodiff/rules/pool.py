@@ -12,6 +12,7 @@ import onnx_ir as ir
 from onward.autodiff.registry import vjp
 from onward.autodiff.rules.pool_window import (
     always_full,
+    begins_behind,
     counts,
     cuts_the_image,
     may_be_empty,
@@ -23,6 +24,7 @@ from onward.errors import NotDifferentiableError
 from onward.graph.builder import Builder
 from onward.graph.kernel_sizes import counts_whole_kernel
 from onward.graph.nodes import attribute, constant_of, describe
+from onward.graph.opsets import runtime_is_before
 from onward.graph.restating import stated
 from onward.graph.shapes import rank, static_size
 
@@ -74,6 +76,11 @@ def average_pool(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
         raise NotDifferentiableError(
             f"{describe(node)} has dilations and strides beyond its kernel and auto_pad SAME: its padding is negative, "
             "and onnxruntime then leaves out elements at the end that the standard does not. Write its pads down."
+        )
+    if runtime_is_before(21) and begins_behind(node, window):
+        raise NotDifferentiableError(
+            f"{describe(node)} has windows that begin behind the image, by ceil_mode. onnxruntime before 1.21 takes "
+            "their means over what the standard does not say. Install a newer onnxruntime, or set ceil_mode=0."
         )
     return [_spread(op, dy / _divisors(op, node, window), node, window)]
 

@@ -67,6 +67,31 @@ def may_be_empty(window: Window, counts: Sequence[Dim]) -> list[int]:
     ]
 
 
+def begins_behind(node: ir.Node, window: Window) -> bool:
+    """Whether rounding up the number of windows may add one that begins in the padding behind the image."""
+    if not attribute(node, "ceil_mode", 0):
+        return False
+    n = len(window.axes)
+    pads = (0,) * 2 * n if attribute(node, "auto_pad", "NOTSET") == "VALID" else attribute(node, "pads", (0,) * 2 * n)
+    rows = list(zip(spatial(node.inputs[0], n), window.extents, window.strides, pads[:n], pads[n:], strict=True))
+    if _pads_itself(node):
+        return any(stride > 1 for _, _, stride, _, _ in rows)
+    return any(
+        not isinstance(extent, int) or _last_start(size, extent, stride, before, after) >= before + _counted(size)
+        for size, extent, stride, before, after in rows
+    )
+
+
+def _counted(size: Dim) -> int:
+    return size if isinstance(size, int) else 0
+
+
+def _last_start(size: Dim, extent: int, stride: int, before: int, after: int) -> int:
+    """Where the last window begins, from where the padding does; the furthest, if the size is not known."""
+    room = _counted(size) + before + after - extent
+    return -(-room // stride) * stride if isinstance(size, int) else room + stride - 1
+
+
 def always_full(window: Window) -> bool:
     """Whether no window reaches beyond the padding, whatever the size: it neither rounds up nor is too large."""
     ends = window.after if window.start is None else None
