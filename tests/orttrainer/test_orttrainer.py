@@ -596,6 +596,17 @@ def test_modules_that_cannot_be_copied_train_with_a_warning() -> None:
         trainer.train_step(*batches(1)[0])
 
 
+def test_a_model_without_parameters_runs() -> None:
+    class Mean(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return torch.mean(x)
+
+    description = {"inputs": [("x", [2]), ("y", [1])], "outputs": [("loss", [], True)]}
+    trainer = ORTTrainer(Mean(), description, optim.LambConfig())
+    with pytest.warns(OnwardWarning, match="nothing is trained"):
+        assert trainer.train_step(torch.tensor([1.0, 2.0]), torch.zeros(1)) == 1.5
+
+
 def test_an_extra_pass_over_the_model() -> None:
     seen = []
 

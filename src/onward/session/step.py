@@ -103,7 +103,9 @@ def _trained(model: ir.Model, loss: ir.Value, parameters: TrainingParameters) ->
     if left_out and parameters.weights_to_train:
         warn(f"{quoted(left_out)} cannot be trained, because the loss does not depend on it, and stays as it is")
     found = [value.name or "" for value in chosen if value in carrying]
-    if not found:
+    if not found and not any(parameter.trainable for parameter in parameters_of(model)):
+        warn(f"the model has no parameters: nothing is trained to make {loss.name!r} small")
+    elif not found:
         raise OnwardError(f"there is nothing to train: the loss {loss.name!r} depends on no weight that may be trained")
     return found
 

@@ -239,6 +239,11 @@ class TrainingSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         return list(self._step.weights)
 
     @property
+    def input_names(self) -> list[str]:
+        """What can be fed: the inputs of the model, and the learning rate where there is something to train."""
+        return list(self._step.inputs)
+
+    @property
     def evaluation_model(self) -> bytes:
         """The model as it is evaluated, its weights and running statistics as inputs."""
         return self._step.evaluation.SerializeToString()

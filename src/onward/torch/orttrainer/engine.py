@@ -100,7 +100,7 @@ def step(
     if not update:
         options = RunOptions()
         options.only_execute_path_to_fetches = True
-    values = session.run_with_ort_values(wanted, _arrays(feeds), options)
+    values = session.run_with_ort_values(wanted, _arrays(session, feeds), options)
     found = dict(zip(wanted, values, strict=True))
     all_finite = not before or bool(np.isfinite(found[NORM].numpy()))
     if not all_finite:
@@ -112,7 +112,7 @@ def evaluate(session: TrainingSession, feeds: Mapping[str, Any], fetches: Sequen
     """One pass as in inference."""
     options = RunOptions()
     options.only_execute_path_to_fetches, options.training_mode = True, False
-    values = session.run_with_ort_values(list(fetches), _arrays(feeds), options)
+    values = session.run_with_ort_values(list(fetches), _arrays(session, feeds), options)
     return {name: _tensor(value) for name, value in zip(fetches, values, strict=True)}
 
 
@@ -142,8 +142,9 @@ def array_from(value: Any) -> np.ndarray:
     return tensor.numpy()
 
 
-def _arrays(feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    return {name: array_from(value) for name, value in feeds.items()}
+def _arrays(session: TrainingSession, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    taken = session.input_names  # without a learning rate, where there is nothing to train
+    return {name: array_from(value) for name, value in feeds.items() if name in taken}
 
 
 def _tensor(value: Any) -> torch.Tensor:
