@@ -205,6 +205,10 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[int], tuple[Any, ...]]
     "a layer used twice": (lambda: Function(lambda m, x: m.a(m.a(x).tanh()), a=nn.Linear(4, 4)), x(4)),
     "batch norm used twice": (lambda: Function(lambda m, x: m.n(m.n(x).tanh()), n=nn.BatchNorm1d(4)), x(4)),
     "loss inside": (
+        lambda: Function(lambda m, x, t: F.cross_entropy(m.fc(x), t), fc=nn.Linear(4, 3)),
+        lambda rows: (torch.randn(rows, 4), torch.randint(3, (rows,))),
+    ),
+    "loss with label smoothing": (
         lambda: Function(lambda m, x, t: F.cross_entropy(m.fc(x), t, label_smoothing=0.1), fc=nn.Linear(4, 3)),
         lambda rows: (torch.randn(rows, 4), torch.randint(3, (rows,))),
     ),

@@ -212,3 +212,23 @@ def test_debug_options(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         DebugOptions(log_level="INFO")  # type: ignore[arg-type]
     monkeypatch.setenv("ORTMODULE_LOG_LEVEL", "INFO")
     assert DebugOptions().logging.log_level is LogLevel.INFO
+
+
+def test_the_parts_that_can_be_exported() -> None:
+    from onward.torch.ortmodule.experimental.hierarchical_ortmodule import HierarchicalORTModule
+
+    torch.manual_seed(0)
+    reference = nn.Sequential(nn.Linear(4, 4), Function(_branching, fc=nn.Linear(4, 4)))
+    module = HierarchicalORTModule(copy.deepcopy(reference))
+    x = torch.randn(3, 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for given in (x, -x):
+            for net in (reference, module):
+                net(given).square().mean().backward()
+    for (key, wanted), got in zip(reference.named_parameters(), module.parameters(), strict=True):
+        torch.testing.assert_close(got.grad, wanted.grad, **CLOSE, msg=key)
+    assert isinstance(module.module[0], ORTModule)
+    assert isinstance(module.module[1], Function)
+    assert isinstance(module.module[1].fc, ORTModule)
+    assert module.state_dict().keys() == reference.state_dict().keys()

@@ -125,14 +125,25 @@ class ORTModule(nn.Module):
             self._leave_to_torch(error)
             return self.module(*args, **kwargs)
 
-    def _run_graph(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def runs_on_onnxruntime(self, *args: Any, **kwargs: Any) -> bool:
+        """Whether a call with these arguments runs on onnxruntime; if not, torch runs it. Exports what is needed."""
+        try:
+            self._find(args, kwargs)
+        except ORTModuleFallbackException:
+            return False
+        return True
+
+    def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Plan, Call, Fingerprint, Hashable]:
         call = Call.of(self._signature, args, kwargs, self._varying)
         state = Fingerprint(self.module)
         _require_usable(call, state)
         key = (call.key, state.key, torch.is_grad_enabled(), torch.get_default_dtype())
         plan = self._plan(key, call)
-        if isinstance(plan, tuple):  # a number has turned out to vary
-            return self._run_graph(args, kwargs)
+        # Empty if a number has turned out to vary; then the call is another one.
+        return self._find(args, kwargs) if isinstance(plan, tuple) else (plan, call, state, key)
+
+    def _run_graph(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        plan, call, state, key = self._find(args, kwargs)
         try:
             if call.sizes not in plan.verified and len(plan.verified) < _VERIFIED_SIZES:
                 self._verify_again(plan, call)
