@@ -209,8 +209,15 @@ def test_a_model_with_a_loss_of_its_own() -> None:
     history = trainer.fit({"x": x, "y": y}, epochs=20)
     assert history["loss"][-1] < history["loss"][0] / 10
     assert trainer.evaluate((x, y))["loss"] == pytest.approx(np.mean((trainer.predict({"x": x}) - y) ** 2), rel=1e-4)
-    with pytest.raises(OnwardError, match="a model that is its own loss"):
-        onward.Trainer(model, None, metrics=["mse"], trainable=["w"])
+    measured = onward.Trainer(model, None, metrics={"error": ("mse", "guess", "y")}, trainable=["w"])
+    results = measured.evaluate((x, y), batch_size=7)
+    assert results["error"] == pytest.approx(results["loss"], rel=1e-5)
+    assert set(measured.fit((x, y), validation=0.2).columns) >= {"error", "val_error"}
+    for metrics in (["mse"], {"error": "mse"}, {"error": ("mse", "guess")}):
+        with pytest.raises(OnwardError, match=r"Name an output and an input: metrics=.*'guess'"):
+            onward.Trainer(model, None, metrics=metrics, trainable=["w"])
+    with pytest.raises(UnknownNameError, match=r"the output 'loss'; there are 'guess'"):
+        onward.Trainer(model, None, metrics={"error": ("mse", "loss", "y")}, trainable=["w"])
 
 
 def test_models_with_several_outputs(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ class TrainedModel:
 
     def comparable(self) -> list[str]:
         """The outputs that metrics can look at: what the loss takes, and the outputs of the model that are tensors."""
-        return [name for name in dict.fromkeys([*self.predictions, *self.outputs]) if name in self._position]
+        return [name for name in dict.fromkeys([*self.predictions, *self._returned]) if name in self._position]
 
     def evaluate(self, feeds: Feeds, *, counts: bool = True) -> list[Any]:
         """The loss and the outputs of one batch, as in inference; one that does not count may have any loss."""
@@ -120,6 +120,11 @@ class TrainedModel:
             self.module.open_evaluation(self._evaluation)
         inputs = [feeds[name] for name in self._order]
         return self.module.eval_step(inputs) if counts else self.module.eval_step(inputs, _ignore)
+
+    @property
+    def _returned(self) -> Sequence[str]:
+        """What the model predicts: its outputs, without the loss where the first of them is that."""
+        return self.outputs if self.predictions else self.outputs[1:]
 
     def prediction_inputs(self) -> list[str]:
         """What `predict` has to be fed."""
@@ -135,8 +140,7 @@ class TrainedModel:
 
     def _prediction_graph(self) -> Graph:
         if self._prediction is None:
-            # A model that is its own loss predicts the rest.
-            outputs = self.outputs if self.predictions else self.outputs[1:]
+            outputs = self._returned
             if not outputs:
                 raise OnwardError(
                     f"the only output of the model is its loss, {self.outputs[0]!r}: there is nothing to predict"

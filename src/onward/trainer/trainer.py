@@ -48,7 +48,7 @@ class Trainer:
             the number of updates so far.
         metrics: names of `onward.metrics`, or functions of (prediction, target): of the first value that the loss takes
             and its first target. A dict gives them other names, and other things to compare:
-            ``{"name": (metric, output, target)}``.
+            ``{"name": (metric, output, target)}``; in the place of a target, inputs can be named as well.
         trainable: names and patterns ("classifier.*") of parameters; by default all that `onward.check` calls
             trainable.
         frozen: names and patterns of parameters that are not trained.
