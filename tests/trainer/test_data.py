@@ -547,6 +547,10 @@ FIXED = [Field("x", np.float32, (4, 3)), Field("labels", np.int64, (4,), Role.TA
         (lambda: batches(np.ones((10, 8, 8, 3)), Y, IMAGES), "x.transpose\\(0, 3, 1, 2\\) would fit"),
         (lambda: batches(np.ones((10, 8, 8)), Y, GRAY), "channels missing\\? x\\[:, None\\]"),
         (lambda: batches([(np.ones((3, 8, 8)), 1)], None, IMAGES), "batch 1: .*axis of rows missing"),
+        (
+            lambda: batches(X, B, [INPUTS[0], Field("labels", np.int64, ("N", 20), Role.TARGET)]),
+            "scores \\[N, ..., C\\]",
+        ),
         (lambda: batches(np.ones((10, 192)), Y, IMAGES), "x.reshape\\(len\\(x\\), 3, 8, 8\\) would fit"),
         (lambda: batches(X, Y, FIXED), "batches of exactly 4 rows, but 10 rows come in batches of 4, .* of 2"),
         (lambda: batches(cut(), None, FIXED), "batch 3: input 'x' takes batches of exactly 4 rows, not 2"),

@@ -212,12 +212,21 @@ def test_a_model_with_a_loss_of_its_own() -> None:
     measured = onward.Trainer(model, None, metrics={"error": ("mse", "guess", "y")}, trainable=["w"])
     results = measured.evaluate((x, y), batch_size=7)
     assert results["error"] == pytest.approx(results["loss"], rel=1e-5)
+    assert measured.evaluate(x, y, batch_size=7) == results
     assert set(measured.fit((x, y), validation=0.2).columns) >= {"error", "val_error"}
     for metrics in (["mse"], {"error": "mse"}, {"error": ("mse", "guess")}):
         with pytest.raises(OnwardError, match=r"Name an output and an input: metrics=.*'guess'"):
             onward.Trainer(model, None, metrics=metrics, trainable=["w"])
     with pytest.raises(UnknownNameError, match=r"the output 'loss'; there are 'guess'"):
         onward.Trainer(model, None, metrics={"error": ("mse", "loss", "y")}, trainable=["w"])
+
+
+def test_a_function_that_does_not_say_what_its_targets_are() -> None:
+    def own(op: Any, scores: Any, labels: Any) -> Any:
+        return losses.cross_entropy(op, scores, labels)
+
+    with pytest.raises(OnwardError, match=r"@onward\.losses\.targets"):
+        onward.Trainer(classifier(), own)
 
 
 def test_models_with_several_outputs(tmp_path: Path) -> None:

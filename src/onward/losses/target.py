@@ -175,7 +175,8 @@ def _check_known_sizes(name: str, known: Sequence[Dim], wanted: Sequence[Dim], f
     if len(known) != len(wanted) or any(a != b for a, b in pairs):
         raise OnwardError(
             f"target {name!r} has shape {_shown(known)}, but the loss takes one of shape {_shown(wanted)}: it would be "
-            "broadcast, or compared with what it does not belong to. Give it that shape."
+            "broadcast, or compared with what it does not belong to. Give it that shape; a loss of your own says what "
+            "its targets are by @onward.losses.targets, and otherwise they are like the prediction."
         )
     if filled and any(a == 0 for a, _ in pairs):
         raise OnwardError(f"target {name!r} has shape {_shown(known)}: the mean of no elements is no number")

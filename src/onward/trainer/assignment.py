@@ -107,6 +107,9 @@ def from_parts(x: Any, y: Any, weight: Any, fields: Fields) -> Named:
         return by_name(x, fields, y, weight)
     named: Named = {}
     items = _several(x, len(fields.inputs))
+    if y is not None and not fields.targets and len(items) < len(fields.inputs):
+        # The targets of a model that is its own loss are inputs of it.
+        items, y = [*items, *_several(y, len(fields.inputs) - len(items))], None
     if len(items) != len(fields.inputs):
         raise OnwardError(f"{len(items)} inputs were given, but {fields.describe()}")
     named.update({field.name: item for field, item in zip(fields.inputs, items, strict=True)})

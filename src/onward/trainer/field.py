@@ -156,6 +156,11 @@ class Field:
             return (
                 "; is there a number for each class? y.argmax(1) makes labels, and soft_cross_entropy takes such rows"
             )
+        if self.is_target and self.dtype is not None and self.dtype.kind in "iu" and len(shape) == rank > 1:
+            return (
+                "; labels of scores [N, C, ...] are [N, ...]. Are the scores [N, ..., C]? Then a loss of your own has "
+                "to move their classes to axis 1: see 'Losses of your own' in docs/trainer.md"
+            )
         fits = [
             (f"x.transpose({order})", [shape[axis] for axis in axes])
             for axes, order in (((0, 3, 1, 2), "0, 3, 1, 2"), ((0, 2, 3, 1), "0, 2, 3, 1"), ((0, 2, 1), "0, 2, 1"))
