@@ -306,6 +306,26 @@ def test_axes_and_names(exporter):
     assert onnxruntime.InferenceSession(fixed.SerializeToString()).get_inputs()[0].shape == [3, 6]
 
 
+@pytest.mark.parametrize("exporter", DYNAMO_FIRST)
+def test_one_tensor_given_twice_is_two_inputs(exporter):
+    """torch's exporters read the first of them for both."""
+
+    class Difference(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+
+        def forward(self, first: Tensor, second: Tensor) -> Tensor:
+            return self.layer(first - 2 * second)
+
+    module, x = Difference(), torch.randn(4, 3)
+    model = onward.torch.export(module, (x, x), exporter=exporter)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    first, second = torch.randn(4, 3), torch.randn(4, 3)
+    (found,) = session.run(None, {"first": first.numpy(), "second": second.numpy()})
+    assert_close(found, module(first, second).detach().numpy(), "the result")
+
+
 def test_an_example_of_one():
     """torch takes sizes of 1 for fixed, and BatchNorm wants two."""
     model = export(Cnn(), pictures(1))

@@ -55,7 +55,7 @@ class Inputs:
         except TypeError as error:
             raise OnwardError(f"{type(module).__name__} cannot be called with these arguments: {error}") from error
         paths, tree = pytree.tree_flatten_with_path(dict(bound.arguments))
-        leaves = [leaf for _, leaf in paths]
+        leaves = _told_apart([leaf for _, leaf in paths])
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         if not tensors:
             raise OnwardError("there is no tensor among the arguments; a model has inputs")
@@ -134,3 +134,16 @@ def path_name(path: Sequence[Any]) -> str:
     """What the keys and places on a path are called together."""
     parts = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path]
     return re.sub(r"\W", "_", "_".join(parts))
+
+
+def _told_apart(leaves: list[Any]) -> list[Any]:
+    """A tensor that is given twice is two inputs; torch's exporters would take both for the first."""
+    import torch
+
+    seen: set[int] = set()
+    told: list[Any] = []
+    for leaf in leaves:
+        again = isinstance(leaf, torch.Tensor) and id(leaf) in seen
+        seen.add(id(leaf))
+        told.append(leaf.detach().clone() if again else leaf)
+    return told
