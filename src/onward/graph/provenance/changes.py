@@ -62,7 +62,8 @@ class Changes:
             )
         if self.lost:
             gone = _counted(len(self.lost), "parameter")
-            said.append(f"{gone} were dropped or computed into others, and cannot be trained: {_listed(self.lost)}")
+            were = "was" if len(self.lost) == 1 else "were"
+            said.append(f"{gone} {were} dropped or computed into others, and cannot be trained: {_listed(self.lost)}")
         if self.untied:
             name, copies = next(iter(self.untied.items()))
             said.append(f"tied parameters were copied and would drift apart: {name} is {_listed(copies)}")
@@ -85,7 +86,7 @@ class Changes:
             return f"{self.remedy}."
         return (
             f"{self.remedy}. Merged parameters get tensors of their own again by separate_shared=True of "
-            "generate_artifacts and training_step."
+            "Trainer, generate_artifacts and training_step."
         )
 
 
