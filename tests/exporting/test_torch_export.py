@@ -306,6 +306,38 @@ def test_axes_and_names(exporter):
     assert onnxruntime.InferenceSession(fixed.SerializeToString()).get_inputs()[0].shape == [3, 6]
 
 
+class Stopped(nn.Module):
+    """A gradient that ends in the middle."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.first, self.second, self.how = nn.Linear(3, 4), nn.Linear(4, 2), how
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.how == "no_grad":
+            with torch.no_grad():
+                h = self.first(x)
+        else:
+            h = self.first(x)
+        return self.second(h.detach() if self.how == "detach" else h)
+
+
+@pytest.mark.parametrize("exporter", DYNAMO_FIRST)
+@pytest.mark.parametrize("how", ["detach", pytest.param("no_grad", marks=slow)])
+def test_gradients_that_torch_stops_are_named(how, exporter):
+    """An exported graph does not say so."""
+    with pytest.warns(ExporterWarning, match=r"'first\.weight', 'first\.bias' of Stopped another gradient"):
+        onward.torch.export(Stopped(how), torch.randn(4, 3), exporter=exporter)
+    onward.torch.export(Stopped(""), torch.randn(4, 3), exporter=exporter)
+
+
+def test_the_padding_of_an_embedding_is_named():
+    module = nn.Sequential(nn.Embedding(5, 3, padding_idx=0), nn.Flatten(), nn.Linear(6, 2))
+    with pytest.warns(ExporterWarning, match=r"'0\.weight' of Sequential"):
+        onward.torch.export(module, torch.tensor([[0, 1], [2, 3]]), exporter="legacy")
+    onward.torch.export(module, torch.tensor([[4, 1], [2, 3]]), exporter="legacy")
+
+
 @pytest.mark.parametrize("exporter", DYNAMO_FIRST)
 def test_one_tensor_given_twice_is_two_inputs(exporter):
     """torch's exporters read the first of them for both."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
 
+from onward.autodiff.gradient import gradient
 from onward.errors import ExporterWarning, InvalidModelError, OnwardError
 from onward.graph.finish import LARGEST_PROTO
 from onward.runtime.session import open_session
@@ -15,7 +18,7 @@ from onward.torch.inputs import Inputs
 from onward.training.modes import switch_to_evaluation
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 # Of the largest element. Rounding gives 1e-5 at most; an axis or a constant that is wrong, as much as there is.
 _TOLERANCE = 1e-2
@@ -35,9 +38,10 @@ def verify(model: ir.Model, module: nn.Module, inputs: Inputs) -> None:
     longer = inputs.repeated(2)
     module.eval()
     args, kwargs = longer.call
-    with torch.no_grad():
+    with torch.enable_grad():
         leaves, _ = pytree.tree_flatten(module(*args, **kwargs))
-    expected = [leaf.detach().cpu().numpy() for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    returned = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    expected = [leaf.detach().cpu().numpy() for leaf in returned]
     try:
         session = open_session(ir.to_proto(evaluated).SerializeToString())
     except InvalidModelError as error:  # no kernel for a type, for instance
@@ -56,6 +60,81 @@ def verify(model: ir.Model, module: nn.Module, inputs: Inputs) -> None:
         worst = np.abs(got.astype(np.float64) - wanted.astype(np.float64)).max(initial=0.0) / scale
         if not worst < _TOLERANCE and np.isfinite(wanted).all():
             raise OnwardError(_message(module, f"differs in {name!r} by {worst:.1e} of the largest element"))
+    with contextlib.suppress(NoGradientError):
+        _verify_gradients(evaluated, module, returned, feeds)
+
+
+class NoGradientError(Exception):
+    """There is none to compare: `onward.check` says why."""
+
+
+def _verify_gradients(
+    evaluated: ir.Model, module: nn.Module, returned: Sequence[Tensor], feeds: dict[str, np.ndarray]
+) -> None:
+    """Warn of parameters that torch trains differently: exporters write what is computed, and not what is detached."""
+    outputs = [value.name or "" for value in evaluated.graph.outputs]
+    ends = {n: x for n, x in zip(outputs, returned, strict=False) if x.requires_grad and x.is_floating_point()}
+    known = evaluated.graph.initializers
+    parameters = {n: p for n, p in module.named_parameters() if p.requires_grad and n in known}
+    if not ends or not parameters or len(set(outputs)) < len(outputs):
+        return
+    random = np.random.default_rng(0)
+    seeds = {
+        name: random.normal(size=tuple(x.shape)).astype(x.detach().cpu().numpy().dtype) for name, x in ends.items()
+    }
+    wanted = _gradients_of_torch(ends, seeds, list(parameters.values()))
+    got = _gradients_of_model(evaluated, list(parameters), seeds, feeds)
+    floor = 1e-3 * max(np.abs(array).max(initial=0.0) for array in wanted)
+    different = [
+        name
+        for name, ours, theirs in zip(parameters, got, wanted, strict=True)
+        if not np.abs(ours - theirs).max(initial=0.0) <= _TOLERANCE * np.abs(theirs).max(initial=floor)
+        and np.isfinite(theirs).all()
+    ]
+    if different:
+        warnings.warn(
+            f"torch gives {', '.join(map(repr, different))} of {type(module).__name__} another gradient than the model "
+            "has: what is detached, computed under torch.no_grad() or by an autograd.Function, and the padding of an "
+            "Embedding, is not written into ONNX. Freeze these parameters, or train them knowing that; verify=False "
+            "leaves this check out.",
+            ExporterWarning,
+            stacklevel=4,
+        )
+
+
+def _gradients_of_torch(
+    ends: dict[str, Tensor], seeds: dict[str, np.ndarray], parameters: list[nn.Parameter]
+) -> list[np.ndarray]:
+    import torch
+
+    cotangents = [torch.from_numpy(seeds[name]).to(x.device) for name, x in ends.items()]
+    found = torch.autograd.grad(list(ends.values()), parameters, cotangents, allow_unused=True)
+    pairs = zip(found, parameters, strict=True)
+    return [(torch.zeros_like(p) if g is None else g).detach().cpu().double().numpy() for g, p in pairs]
+
+
+def _gradients_of_model(
+    evaluated: ir.Model, names: list[str], seeds: dict[str, np.ndarray], feeds: dict[str, np.ndarray]
+) -> list[np.ndarray]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExporterWarning)
+            model = gradient(evaluated, wrt=names, of=list(seeds))
+        session = open_session(model.SerializeToString())
+    except OnwardError as error:
+        raise NoGradientError from error
+    taken = {value.name for value in session.get_inputs()}
+    cotangents = {f"{name}_grad": seed for name, seed in seeds.items()}
+    scales = {name: seeds[name].reshape(()) for name in seeds if f"{name}_grad" not in taken}
+    if any(name not in taken for name in cotangents) and (scales.keys() != seeds.keys() or len(scales) > 1):
+        raise NoGradientError
+    given = {name: value for name, value in {**feeds, **cotangents}.items() if name in taken}
+    try:
+        found = session.run([f"{name}_grad" for name in names], given)
+    except Exception as error:  # onnxruntime's exceptions have no common base but this
+        raise NoGradientError from error
+    scale = next((float(value) for value in scales.values()), 1.0)  # a loss is differentiated as it is
+    return [array.astype(np.float64) * scale for array in found]
 
 
 def _in_one_line(error: Exception) -> str:
