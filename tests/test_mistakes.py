@@ -87,7 +87,6 @@ STEP = {
     "unknown loss": (lambda: step("foo"), "no loss 'foo'; there are bce,"),
     "a number": (lambda: step(3), "a loss is the name of"),
     "a block": (lambda: step(block_losses.MSELoss), "a loss is the name of"),
-    "a LossType": (lambda: step(artifacts.LossType.MSELoss), "a loss is the name of"),
     "unknown optimizer": (lambda: step(optimizer="foo"), "no optimizer 'foo'"),
     "an OptimType": (lambda: step(optimizer=artifacts.OptimType.SGD), "no optimizer"),
     "unknown parameter": (lambda: step(trainable=["foo"]), "'foo' should be trained, but .* it has 'fc1.weight'"),
