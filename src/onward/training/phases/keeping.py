@@ -27,13 +27,13 @@ _ANY_RANK = 4096  # elements of a tensor of unknown rank
 
 # What onnxruntime does without touching the elements, or fuses with what follows.
 _VIEWS = frozenset("Flatten Identity Reshape Shape Size Squeeze Unsqueeze".split())
-# One pass over memory: as long as to read what was kept, so a quarter of the bytes that are not kept.
+# One pass over memory: worth it where half as many bytes need not be kept.
 _PASSES = frozenset(
     "Abs Add And Cast CastLike Ceil Clip ConstantOfShape Div Equal Expand Floor Greater GreaterOrEqual HardSigmoid "
     "LeakyRelu Less LessOrEqual Max Min Mul Neg Not Or PRelu Reciprocal Relu Sign Sqrt Sub Sum ThresholdedRelu "
     "Transpose Where Xor".split()
 )
-_PASS = 4
+_PASS = 2
 # Arithmetic with shapes: nothing, as long as it is small.
 _ARITHMETIC = _PASSES | frozenset(
     "Concat Gather GatherElements Mod NonZero Range ReduceMax ReduceMin ReduceProd ReduceSum Slice Split Tile".split()
