@@ -36,6 +36,7 @@ def max_pool(op: Builder, node: ir.Node, dy: ir.Value, _: None = None) -> Row:
     """Each dy goes to the element that was the largest of its window; of equal ones the runtime chooses the first."""
     x, indices = node.inputs[0], op.forward_output(node, 1)
     window = pooling_window(op, node)
+    _refuse_windows_behind(node, window)
     overlap = any(stride < extent for stride, extent in zip(window.strides, window.extents, strict=True))
     places = op.Reshape(indices, [-1])
     if may_miss(window, spatial(x, len(window.axes))):
@@ -77,12 +78,17 @@ def average_pool(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
             f"{describe(node)} has dilations and strides beyond its kernel and auto_pad SAME: its padding is negative, "
             "and onnxruntime then leaves out elements at the end that the standard does not. Write its pads down."
         )
+    _refuse_windows_behind(node, window)
+    return [_spread(op, dy / _divisors(op, node, window), node, window)]
+
+
+def _refuse_windows_behind(node: ir.Node, window: Window) -> None:
+    """onnxruntime 1.20 runs windows that its own inference does not count."""
     if runtime_is_before(21) and begins_behind(node, window):
         raise NotDifferentiableError(
-            f"{describe(node)} has windows that begin behind the image, by ceil_mode. onnxruntime before 1.21 takes "
-            "their means over what the standard does not say. Install a newer onnxruntime, or set ceil_mode=0."
+            f"{describe(node)} has windows that begin behind the image, by ceil_mode. onnxruntime before 1.21 makes of "
+            "them what the standard does not say. Install a newer onnxruntime, or set ceil_mode=0."
         )
-    return [_spread(op, dy / _divisors(op, node, window), node, window)]
 
 
 def _divisors(op: Builder, node: ir.Node, window: Window) -> ir.Value | float | np.ndarray:
@@ -140,7 +146,9 @@ def lp_pool(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
     zero = op.Equal(y, 0)
     share = dy if p == 1 else op.Where(zero, 0, dy / _power(op, op.Where(zero, 1, y), p - 1))
     if node.op_type == "LpPool":
-        share = _spread(op, share, node, pooling_window(op, node))
+        window = pooling_window(op, node)
+        _refuse_windows_behind(node, window)
+        share = _spread(op, share, node, window)
     # sign(x) |x|^(p-1), written without a kink where p is even.
     slope = _power(op, x, p - 1) if p % 2 == 0 else op.Sign(x) * _power(op, x, p - 1) if p > 1 else op.Sign(x)
     return [slope * share]
