@@ -15,7 +15,7 @@ from onward.errors import ExporterWarning, OnwardError
 from onward.graph.finish import LARGEST_PROTO
 from onward.torch import program, trace
 from onward.torch.inputs import Inputs
-from onward.torch.mode import preserved, require_exportable, training_mode
+from onward.torch.mode import preserved, random_operators, require_exportable, training_mode
 from onward.torch.naming import name_parameters
 from onward.torch.verification import verify as verify_evaluation
 
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from torch import nn
 
 Exporter = Literal["dynamo", "legacy"]
-_RANDOM = frozenset(
-    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
-)
 
 
 def export(
@@ -85,7 +82,7 @@ def export(
         require_exportable(module)
         model = _exported(module, inputs, output_names, opset_version, exporter)
         name_parameters(model, module, buffers)
-    random = _random_operators(model)
+    random = random_operators(model)
     if random:
         warnings.warn(
             "the module draws random numbers in another way than by Dropout, written as "
@@ -130,10 +127,6 @@ def _root(error: BaseException) -> BaseException:
     while error.__cause__ is not None:
         error = error.__cause__
     return error
-
-
-def _random_operators(model: ir.Model) -> list[str]:
-    return sorted({node.op_type for node in model.graph.all_nodes() if node.op_type in _RANDOM})
 
 
 def _save(model: ir.Model, path: Path) -> None:

@@ -6,10 +6,16 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+import onnx_ir as ir
+
 from onward.errors import OnwardError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+_RANDOM = frozenset(
+    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+)
 
 
 @contextlib.contextmanager
@@ -44,6 +50,19 @@ def training_mode(module: nn.Module) -> Iterator[None]:
         module.train()
     with exportable_dropout(module):
         yield
+
+
+@contextlib.contextmanager
+def causal_masks_are_told() -> Iterator[None]:
+    """Spare torch's transformers to look whether a mask is causal: it is applied anyway, and a graph cannot look."""
+    from torch.nn.modules import transformer
+
+    looked = transformer._detect_is_causal_mask
+    transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: is_causal is True
+    try:
+        yield
+    finally:
+        transformer._detect_is_causal_mask = looked
 
 
 @contextlib.contextmanager
@@ -96,3 +115,8 @@ def require_exportable(module: nn.Module) -> None:
                 f"{type(child).__name__} {name!r} has dropout={child.dropout} between its layers, which exporters "
                 "leave out. Set dropout=0, or make each layer a module of its own with nn.Dropout between them."
             )
+
+
+def random_operators(model: ir.Model) -> list[str]:
+    """What draws in a model other than Dropout: in evaluation too."""
+    return sorted({node.op_type for node in model.graph.all_nodes() if node.op_type in _RANDOM})

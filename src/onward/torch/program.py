@@ -13,6 +13,7 @@ import onnx_ir as ir
 from onward.graph.nodes import all_values
 from onward.graph.provenance.program import operations_of
 from onward.torch.inputs import Inputs
+from onward.torch.mode import causal_masks_are_told
 
 if TYPE_CHECKING:
     from torch import nn
@@ -51,7 +52,7 @@ def _exported(
     import torch
 
     args, kwargs = inputs.call
-    with warnings.catch_warnings(), one_registry(), _causal_masks_are_told():
+    with warnings.catch_warnings(), one_registry(), causal_masks_are_told():
         warnings.simplefilter("ignore")  # torch's, about itself
         exported = torch.onnx.export(
             module,
@@ -110,19 +111,6 @@ def one_registry() -> Iterator[None]:
         yield
     finally:
         setattr(ONNXRegistry, "from_torchlib", build)  # noqa: B010
-
-
-@contextlib.contextmanager
-def _causal_masks_are_told() -> Iterator[None]:
-    """Spare torch's transformers to look whether a mask is causal: it is applied anyway, and a graph cannot look."""
-    from torch.nn.modules import transformer
-
-    looked = transformer._detect_is_causal_mask
-    transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: is_causal is True
-    try:
-        yield
-    finally:
-        transformer._detect_is_causal_mask = looked
 
 
 def _name_axes(model: ir.Model, inputs: Inputs) -> None:

@@ -21,7 +21,7 @@ from onward.graph.prepare import prepare
 from onward.torch import program as dynamo
 from onward.torch import trace as legacy
 from onward.torch.inputs import Inputs
-from onward.torch.mode import exportable_dropout, require_exportable
+from onward.torch.mode import causal_masks_are_told, exportable_dropout, random_operators, require_exportable
 from onward.torch.naming import name_parameters
 from onward.torch.ortmodule._fallback import ORTModuleONNXModelException, ORTModuleTorchModelException
 from onward.torch.ortmodule.call import Call, invoke
@@ -29,9 +29,6 @@ from onward.torch.ortmodule.dropout import Mask, note_sizes, replace_dropouts
 from onward.torch.ortmodule.guards import ExactSizes, Guards
 from onward.torch.ortmodule.marks import mark_gradients
 
-_RANDOM = frozenset(
-    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
-)
 _TALKATIVE = ("torch._export.non_strict_utils", "torch.onnx._internal.exporter._registration")
 
 
@@ -82,23 +79,14 @@ def capture(module: nn.Module, signature: inspect.Signature, call: Call) -> Capt
 
 @contextlib.contextmanager
 def _plain_attention() -> Iterator[None]:
-    """Attention and encoder layers by their operations: graphs have none for the shortcuts that torch takes.
-
-    In evaluation whole layers are one operator; and an encoder looks into its mask, whether it is a causal one.
-    """
-    from torch.nn.modules import transformer
-
-    detect = getattr(transformer, "_detect_is_causal_mask", None)
+    """Encoder layers by their operations: in evaluation torch has an operator for whole ones, which graphs have not."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
-    if detect is not None:
-        transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: is_causal is True
     try:
-        yield
+        with causal_masks_are_told():
+            yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
-        if detect is not None:
-            transformer._detect_is_causal_mask = detect
 
 
 @contextlib.contextmanager
@@ -189,7 +177,7 @@ def _name_tensors(found: Captured, module: nn.Module) -> None:
 
 def _prepared(found: Captured) -> Captured:
     graph = found.model.graph
-    random = sorted({node.op_type for node in graph.all_nodes() if node.op_type in _RANDOM})
+    random = random_operators(found.model)
     if random:
         raise ORTModuleTorchModelException(
             f"it draws random numbers in another way than by Dropout ({', '.join(random)})"

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import onnx
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.utils.dlpack import from_dlpack, to_dlpack  # type: ignore[attr-defined]
 
 from onward.errors import OnwardError
+from onward.graph.proto import to_proto
 from onward.runtime.exchange import ExchangeSession
+from onward.runtime.files import write_bytes
 from onward.torch.ortmodule._fallback import ORTModuleFallbackException, ORTModuleONNXModelException
 from onward.torch.ortmodule.call import Call, Results, Sizes
 from onward.torch.ortmodule.capture import Captured, capture
@@ -261,9 +262,9 @@ def build(module: nn.Module, signature: inspect.Signature, call: Call, options: 
 def _save(options: DebugOptions, mode: str, captured: Captured, graphs: Graphs) -> None:
     if not options.save_onnx:
         return
-    import onnx_ir as ir
-
-    onnx.save(ir.to_proto(captured.model), options.file("torch_exported", mode))
-    onnx.save(graphs.forward, options.file("optimized" if graphs.backward else "execution_model", mode))
+    written = {"torch_exported": to_proto(captured.model)}
+    written["optimized" if graphs.backward else "execution_model"] = graphs.forward
     if graphs.backward is not None:
-        onnx.save(graphs.backward, options.file("execution_model", mode))
+        written["execution_model"] = graphs.backward
+    for what, model in written.items():
+        write_bytes(options.file(what, mode), model.SerializeToString())

@@ -81,7 +81,7 @@ class AdamConfig(_OptimizerConfig):
 
     def __init__(
         self,
-        params: list[Group] = [],  # noqa: B006
+        params: list[Group] = [],  # noqa: B006  (never written to)
         lr: float = 0.001,
         alpha: float = 0.9,
         beta: float = 0.999,
@@ -120,7 +120,7 @@ class LambConfig(_OptimizerConfig):
 
     def __init__(
         self,
-        params: list[Group] = [],  # noqa: B006
+        params: list[Group] = [],  # noqa: B006  (never written to)
         lr: float = 0.001,
         alpha: float = 0.9,
         beta: float = 0.999,
