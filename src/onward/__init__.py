@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from onward.autodiff.gradient import gradient
     from onward.errors import OnwardError
     from onward.head import NewHead, new_head
-    from onward.report.inspection import check
+    from onward.inspection.check import check
     from onward.step import initial_state, training_step
     from onward.trainer.trainer import Trainer
 
@@ -47,7 +47,7 @@ _HOMES = {
     "NewHead": "onward.head",
     "OnwardError": "onward.errors",
     "Trainer": "onward.trainer.trainer",
-    "check": "onward.report.inspection",
+    "check": "onward.inspection.check",
     "gradient": "onward.autodiff.gradient",
     "initial_state": "onward.step",
     "new_head": "onward.head",

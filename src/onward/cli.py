@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from onward.errors import OnwardError
-from onward.report.inspection import check
+from onward.inspection.check import check
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runtime": BASE,
     "metrics": {"errors"},
     "callbacks": {"errors", "runtime"},
-    "report": BUILD,
+    "inspection": BUILD,
     "testing": FRONT,
     # Front-ends. They never import each other, but artifacts are made of blocks.
     "artifacts": FRONT | {"onnxblock"},
@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sklearn": FRONT | {"callbacks", "head", "trainer"},
     # ORTTrainer stands on TrainingSession.
     "torch": FRONT | {"session"},
-    "cli": FRONT | {"report"},
+    "cli": FRONT | {"inspection"},
     "__main__": {"cli"},
     "experimental": FRONT,
     "session": FRONT,
@@ -58,7 +58,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 MAY_BE_IMPORTED_BY: dict[str, set[str]] = {
     "onnx": BUILD
     | {
-        "report",
+        "inspection",
         "testing",
         "artifacts",
         "onnxblock",
@@ -74,7 +74,7 @@ MAY_BE_IMPORTED_BY: dict[str, set[str]] = {
     },
     "onnx_ir": BUILD
     | {
-        "report",
+        "inspection",
         "testing",
         "artifacts",
         "onnxblock",

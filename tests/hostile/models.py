@@ -14,7 +14,7 @@ from onnx import numpy_helper
 
 from tests.api import toys
 from tests.conformance import cases
-from tests.report.models import model
+from tests.inspection.models import model
 
 _random = np.random.default_rng(0)
 WEIGHTS = {name: _random.normal(size=shape).astype(np.float32) for name, shape in toys.MLP_SHAPES.items()}

@@ -9,8 +9,8 @@ import onnx_ir as ir
 from onward.graph.nodes import constant_of, input_at
 from onward.graph.provenance import is_from_torch
 from onward.graph.provenance.changes import EXPORT
-from onward.report.content import Mode
-from onward.report.operators import node_name
+from onward.inspection.content import Mode
+from onward.inspection.operators import node_name
 from onward.training.modes import trains_batch_statistics
 
 _EXPORT = f"; export by {EXPORT} to change that"

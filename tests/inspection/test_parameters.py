@@ -8,7 +8,7 @@ import pytest
 from onnx import numpy_helper
 
 import onward
-from tests.report.models import VECTOR, WEIGHT, layer, model
+from tests.inspection.models import VECTOR, WEIGHT, layer, model
 
 MASK = np.array([[0, -np.inf], [0, 0]], np.float32)
 

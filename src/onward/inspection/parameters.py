@@ -14,7 +14,7 @@ from onward.graph.parameters import parameters as judged
 from onward.graph.parameters import was_constant_node
 from onward.graph.proto import map_type
 from onward.graph.shapes import is_floating, static_shape
-from onward.report.content import Parameter
+from onward.inspection.content import Parameter
 
 
 def parameters_of(

@@ -1,4 +1,4 @@
-"""The rest of a report: versions, operators, modes, text, HTML, JSON and the command line."""
+"""The rest of what `onward.check` says: versions, operators, modes, text, HTML, JSON and the command line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import onward
 from onward.autodiff.coverage import coverage
 from onward.cli import main
 from onward.graph.opsets import accepted_by_runtime
-from tests.report.models import VECTOR, WEIGHT, layer, model
+from tests.inspection.models import VECTOR, WEIGHT, layer, model
 
 NEWEST, NEWEST_IR = accepted_by_runtime()
 

@@ -15,8 +15,8 @@ from onward.autodiff.sweep import Failure
 from onward.graph.contrib import MICROSOFT
 from onward.graph.nodes import describe, subgraphs, used_values
 from onward.graph.rewriting import DOMAINS, refusal
-from onward.report.content import Blocker, How, Operator
-from onward.report.preparation import blocker_of
+from onward.inspection.content import Blocker, How, Operator
+from onward.inspection.preparation import blocker_of
 
 _Key = tuple[str, str, str]  # domain, operator, overload
 

@@ -24,7 +24,7 @@ from onward.graph.prepare import (
     simplify,
 )
 from onward.graph.upgrade import align_functions, replace_deprecated
-from onward.report.content import Blocker, Kind
+from onward.inspection.content import Blocker, Kind
 
 _REPAIR = (
     "Export the model again, or repair it: onnx.checker.check_model(model, full_check=True) shows what is wrong, and "

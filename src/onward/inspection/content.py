@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from onward.report.render import html, text
+from onward.inspection.render import html, text
 
 # rule: a gradient rule of onward; custom rule: one that somebody registered with `onward.vjp`.
 # straight-through: a rule that takes rounding for the identity.

@@ -6,7 +6,7 @@ import numpy as np
 
 import onward
 from onward.graph import contrib
-from tests.report.models import WEIGHT, model
+from tests.inspection.models import WEIGHT, model
 
 MICROSOFT = ', "com.microsoft" : 1'
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from onward.report.content import Blocker, Input, Parameter, Report
+    from onward.inspection.content import Blocker, Input, Parameter, Report
 
 _HOW = {
     "rule": "rule",

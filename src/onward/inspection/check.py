@@ -22,14 +22,14 @@ from onward.graph.shapes import dims, is_floating
 from onward.losses.activation import advice_on
 from onward.optim import Optimizer
 from onward.optim import get as get_optimizer
-from onward.report.content import Blocker, Flops, Input, Parameter, Report, Versions
-from onward.report.cost import flops_of, growing, sizes_of, state_of, with_sizes
-from onward.report.kernels import missing_kernels
-from onward.report.modes import modes_of
-from onward.report.operators import operators_of, refusals, rule_failures
-from onward.report.parameters import dtype_name, parameters_of
-from onward.report.preparation import blocker_of, prepare_as_far_as_possible, read
-from onward.report.rehearsal import Rehearsal, rehearse
+from onward.inspection.content import Blocker, Flops, Input, Parameter, Report, Versions
+from onward.inspection.cost import flops_of, growing, sizes_of, state_of, with_sizes
+from onward.inspection.kernels import missing_kernels
+from onward.inspection.modes import modes_of
+from onward.inspection.operators import operators_of, refusals, rule_failures
+from onward.inspection.parameters import dtype_name, parameters_of
+from onward.inspection.preparation import blocker_of, prepare_as_far_as_possible, read
+from onward.inspection.rehearsal import Rehearsal, rehearse
 
 
 def check(

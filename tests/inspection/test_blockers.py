@@ -13,10 +13,10 @@ import onward
 from onward.autodiff.expansion import ADVICE
 from onward.errors import InvalidModelError, OnwardError, UnknownNameError
 from onward.graph.opsets import accepted_by_runtime
-from onward.report.content import Blocker
-from onward.report.operators import REASONS
+from onward.inspection.content import Blocker
+from onward.inspection.operators import REASONS
 from onward.testing import run_on_runtime, temporary_rules
-from tests.report.models import VECTOR, WEIGHT, layer, model
+from tests.inspection.models import VECTOR, WEIGHT, layer, model
 
 ACME = ', "acme" : 1'
 

@@ -7,10 +7,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import onward
-from onward.report.cost import sizes_of, with_sizes
-from onward.report.flops import Count
-from onward.report.preparation import prepare_as_far_as_possible, read
-from onward.report.rehearsal import rehearse
+from onward.inspection.cost import sizes_of, with_sizes
+from onward.inspection.flops import Count
+from onward.inspection.preparation import prepare_as_far_as_possible, read
+from onward.inspection.rehearsal import rehearse
 from tests.parity.architectures import ARCHITECTURES
 from tests.parity.exporting import export, match_parameters, randomize
 

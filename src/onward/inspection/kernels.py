@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onward.graph.nodes import subgraphs
-from onward.report.content import Blocker
+from onward.inspection.content import Blocker
 
 # The operators that onnxruntime 1.31 runs on bfloat16 on a CPU; the providers of other devices have more.
 _RUN_ON_BFLOAT16 = frozenset(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import onward
-from tests.report.models import WEIGHT, layer, model
+from tests.inspection.models import WEIGHT, layer, model
 
 
 def weight(*shape: int) -> np.ndarray:
