@@ -19,9 +19,6 @@ from onward.graph.nodes import outer_values
 from onward.graph.opsets import accepted_by_runtime
 from onward.graph.prepare import ModelLike
 from onward.graph.shapes import dims, is_floating
-from onward.losses.activation import advice_on
-from onward.optim import Optimizer
-from onward.optim import get as get_optimizer
 from onward.inspection.content import Blocker, Flops, Input, Parameter, Report, Versions
 from onward.inspection.cost import flops_of, growing, sizes_of, state_of, with_sizes
 from onward.inspection.kernels import missing_kernels
@@ -30,6 +27,9 @@ from onward.inspection.operators import operators_of, refusals, rule_failures
 from onward.inspection.parameters import dtype_name, parameters_of
 from onward.inspection.preparation import blocker_of, prepare_as_far_as_possible, read
 from onward.inspection.rehearsal import Rehearsal, rehearse
+from onward.losses.activation import advice_on
+from onward.optim import Optimizer
+from onward.optim import get as get_optimizer
 
 
 def check(

@@ -13,10 +13,10 @@ from onward.graph.inference import infer_shapes
 from onward.graph.nodes import used_values
 from onward.graph.prepare import simplify
 from onward.graph.shapes import dims, static_size
-from onward.optim import Optimizer
 from onward.inspection.content import Dim, Flops, Parameter, State
 from onward.inspection.flops import Count
 from onward.inspection.rehearsal import Rehearsal
+from onward.optim import Optimizer
 
 # Dimensions that nobody gives: pictures have this height and width, everything else counts once.
 _PICTURE = 224
