@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from onward import api, artifacts, callbacks, losses, metrics, onnxblock, optim, sklearn, testing, torch
+    from onward import api, artifacts, callbacks, edge, losses, metrics, onnxblock, optim, sklearn, testing, torch
     from onward.autodiff.custom import nondifferentiable, vjp
     from onward.autodiff.gradient import gradient
     from onward.errors import OnwardError
@@ -27,6 +27,7 @@ __all__ = [
     "artifacts",
     "callbacks",
     "check",
+    "edge",
     "gradient",
     "initial_state",
     "losses",

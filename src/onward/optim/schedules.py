@@ -42,6 +42,10 @@ class Schedule:
         """The learning rate after `step` updates."""
         raise NotImplementedError
 
+    def describe(self) -> dict[str, Any]:
+        """The name of the schedule and its options, for programs in other languages."""
+        return {"name": type(self).__name__, **vars(self)}
+
     def state_dict(self) -> dict[str, float]:
         """What has to be saved besides the step, as plain numbers."""
         return {}
@@ -260,6 +264,9 @@ class Warmup(Schedule):
             return self.schedule(0) * _warmup(step, self.step_count)
         return self.schedule(step - self.step_count)
 
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "schedule": self.schedule.describe()}
+
     def state_dict(self) -> dict[str, float]:
         return self.schedule.state_dict()
 
@@ -324,6 +331,10 @@ class ReduceOnPlateau(Schedule):
                 self._lr = reduced
             self._cooling, self._bad = self.cooldown, 0
         return self._lr
+
+    def describe(self) -> dict[str, Any]:
+        options = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        return {"name": type(self).__name__, "learning_rate": self._lr, **options}
 
     def state_dict(self) -> dict[str, float]:
         state = {"learning_rate": self._lr, "bad_count": self._bad, "cooldown_left": self._cooling}
@@ -413,6 +424,22 @@ def get(name: str, learning_rate: float, total_step_count: int | None = None, **
     except TypeError as error:
         raise OnwardError(f"the schedule {name!r} cannot be made of {arguments}: {error}") from error
     return Warmup(schedule, warmup) if wrapped else schedule
+
+
+def described(description: Mapping[str, Any]) -> Schedule:
+    """The schedule of which `describe` said this."""
+    kinds: dict[str, type[Schedule]] = {
+        kind.__name__: kind for kind in (*(kind for kind, _ in _BY_NAME.values()), Warmup)
+    }
+    name, options = description.get("name"), {key: value for key, value in description.items() if key != "name"}
+    if name not in kinds:
+        raise UnknownNameError(f"there is no schedule {name!r}; there are {', '.join(sorted(kinds))}")
+    if name == "Warmup" and isinstance(options.get("schedule"), Mapping):
+        options["schedule"] = described(options["schedule"])
+    try:
+        return kinds[name](**options)
+    except TypeError as error:
+        raise OnwardError(f"the schedule {name!r} cannot be made of {options}: {error}") from error
 
 
 def _warmup(step: int, count: float) -> float:

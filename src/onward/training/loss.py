@@ -10,10 +10,13 @@ from onward import losses
 from onward.errors import NotDifferentiableError, OnwardError, UnknownNameError
 from onward.graph.builder import Builder
 from onward.graph.finish import publish
+from onward.graph.inference import infer_shapes
 from onward.graph.naming import listed, quoted
 from onward.graph.nodes import all_values
-from onward.graph.proto import map_refusal, map_type
+from onward.graph.proto import drop_map_outputs, map_refusal, map_type
 from onward.graph.shapes import floating_origin, is_floating
+from onward.training.labels import check_labels
+from onward.training.objective import check_loss, to_scalar
 
 
 def attach_loss(
@@ -40,6 +43,18 @@ def attach_loss(
     publish(value, op.unique_name("loss"), graph)
     graph.outputs.extend(outputs)
     return targets
+
+
+def put_loss(forward: ir.Model, loss: str | losses.Loss | None, inputs: Sequence[str] | None = None) -> dict[str, str]:
+    """Make a scalar loss the first output of a model, in place; its targets: what the loss and the graph call them."""
+    op = Builder(forward.graph, forward.opset_imports[""])
+    targets = attach_loss(op, loss, inputs)
+    drop_map_outputs(forward.graph)
+    check_labels(op)
+    infer_shapes(forward)
+    check_loss(forward.graph, given=loss is not None)
+    to_scalar(op)
+    return {name: value.name or "" for name, value in targets.items()}
 
 
 def _predictions(graph: ir.Graph, names: Sequence[str] | None, count: int | None) -> list[ir.Value]:

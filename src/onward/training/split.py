@@ -24,10 +24,11 @@ from onward.graph.proto import drop_map_outputs
 from onward.graph.shapes import dims, static_shape
 from onward.graph.upgrade import in_lowest_opset, upgrade
 from onward.signature import METADATA_KEY, Role, Signature
+from onward.training.evaluation import evaluation_graph
 from onward.training.forms import choose_forms
 from onward.training.labels import check_labels
 from onward.training.lowering import faster_rules, lower
-from onward.training.modes import keep_empty_training_mode, switch_to_evaluation, update_running_statistics
+from onward.training.modes import update_running_statistics
 from onward.training.objective import check_loss, check_trainable, default_parameters, to_scalar
 from onward.training.order import write_in_order_of_use
 from onward.training.randomness import draw_explicitly
@@ -154,12 +155,12 @@ def _split(forward: ir.Model, names: list[str], frozen: set[str], targets: set[s
 
     stateful = {*parameters, *statistics.values(), *frozen}
     kept = [value for value in initializers.values() if value.name in stateful]
+    state = {**dict.fromkeys(parameters, Role.PARAMETER), **dict.fromkeys(statistics.values(), Role.BUFFER)}
     signature = Signature(
         "training",
         inputs={
             **users,
-            **dict.fromkeys(parameters, Role.PARAMETER),
-            **dict.fromkeys(statistics.values(), Role.BUFFER),
+            **state,
             **{f"{name}{BUFFER}": Role.GRADIENT for name in wanted},
             RESET: Role.RESET,
             **scalars,
@@ -177,23 +178,10 @@ def _split(forward: ir.Model, names: list[str], frozen: set[str], targets: set[s
     write_in_order_of_use(model)
     return SplitModels(
         training=finish(model),
-        evaluation=_evaluation(evaluation, users, outputs, parameters, list(statistics.values())),
+        evaluation=evaluation_graph(evaluation, Signature("evaluation", {**users, **state}, outputs)),
         trainable=_tensors(value for value in kept if value.name in names),
         frozen=_tensors(value for value in kept if value.name not in names),
     )
-
-
-def _evaluation(
-    model: ir.Model, users: dict[str, Role], outputs: dict[str, Role], parameters: list[str], buffers: list[str]
-) -> onnx.ModelProto:
-    switch_to_evaluation(model)
-    for name in (*parameters, *buffers):
-        to_input(model.graph.initializers[name])
-    inputs = {**users, **dict.fromkeys(parameters, Role.PARAMETER), **dict.fromkeys(buffers, Role.BUFFER)}
-    model.metadata_props[METADATA_KEY] = Signature("evaluation", inputs, outputs).to_json()
-    proto = finish(model)
-    keep_empty_training_mode(proto)
-    return proto
 
 
 def _accumulate(op: Builder, values: Sequence[ir.Value]) -> None:

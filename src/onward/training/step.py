@@ -14,9 +14,7 @@ from onward.autodiff.gradient import gradients_of
 from onward.errors import OnwardError
 from onward.graph.builder import Builder
 from onward.graph.finish import finish, fix_defaults, publish, to_input
-from onward.graph.inference import infer_shapes
 from onward.graph.naming import listed
-from onward.graph.proto import drop_map_outputs
 from onward.graph.shapes import static_shape
 from onward.graph.upgrade import in_lowest_opset
 from onward.losses import Loss
@@ -25,11 +23,10 @@ from onward.optim import get as get_optimizer
 from onward.optim.scalar import checked_rate, checked_step
 from onward.signature import METADATA_KEY, Role, Signature
 from onward.training.forms import choose_forms
-from onward.training.labels import check_labels
-from onward.training.loss import attach_loss
+from onward.training.loss import put_loss
 from onward.training.lowering import faster_rules, lower
 from onward.training.modes import UPDATED, update_running_statistics
-from onward.training.objective import check_loss, check_trainable, default_parameters, to_scalar
+from onward.training.objective import check_trainable, default_parameters
 from onward.training.order import write_in_order_of_use
 from onward.training.randomness import draw_explicitly
 
@@ -64,7 +61,7 @@ def _step(
     seed: int,
 ) -> onnx.ModelProto:
     users = [value.name or "" for value in forward.graph.inputs]
-    targets = _put_loss(forward, loss, loss_inputs)
+    targets = list(put_loss(forward, loss, loss_inputs).values())
     names = _trained(forward, trainable, own)
     model = expand_missing_rules(forward, names, [forward.graph.outputs[0].name or ""])
     op = Builder(model.graph, model.opset_imports[""])
@@ -101,18 +98,6 @@ def _step(
     lower(op, nodes)
     write_in_order_of_use(model)
     return finish(model)
-
-
-def _put_loss(forward: ir.Model, loss: str | Loss | None, loss_inputs: Sequence[str] | None) -> list[str]:
-    """Make a scalar loss the first output of a model, in place; the names of the targets that it takes."""
-    op = Builder(forward.graph, forward.opset_imports[""])
-    targets = attach_loss(op, loss, loss_inputs)
-    drop_map_outputs(forward.graph)
-    check_labels(op)
-    infer_shapes(forward)
-    check_loss(forward.graph, given=loss is not None)
-    to_scalar(op)
-    return [value.name or "" for value in targets.values()]
 
 
 def _gradients(op: Builder, names: Sequence[str]) -> dict[ir.Value, ir.Value]:

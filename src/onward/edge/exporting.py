@@ -1,0 +1,181 @@
+"""`onward.edge.export`: a folder with all that another runtime needs to train a model."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from onward.autodiff.registry import custom_operators
+from onward.edge import manifest as describing
+from onward.edge.folder import FORMAT, MANIFEST, STATE_FORMAT, VERSION
+from onward.edge.inference import structure_and_inputs
+from onward.edge.models import Models, build
+from onward.edge.weights import SharedWeights
+from onward.errors import OnwardError
+from onward.graph import provenance
+from onward.graph.naming import listed
+from onward.graph.prepare import ModelLike, load, prepare
+from onward.losses import Loss
+from onward.optim import Optimizer
+from onward.optim import get as get_optimizer
+from onward.optim.schedules import Schedule
+from onward.rate import checked_rate
+from onward.runtime.files import replacing_together
+from onward.runtime.ort_format import convert_to_ort_format
+from onward.runtime.tensorfile import Entry, write
+from onward.signature import Role
+from onward.training.initial import initial_tensors
+
+TARGETS = ("wasm", "webgpu", "native")
+STEP, EVALUATION, INFERENCE = "step.onnx", "eval.onnx", "inference.onnx"
+WEIGHTS, CHECKPOINT = "frozen.data", "checkpoint.safetensors"
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What `export` wrote.
+
+    Attributes:
+        directory: the folder.
+        manifest: what manifest.json says.
+        trainable: the names of the parameters that are trained.
+    """
+
+    directory: Path
+    manifest: dict[str, Any]
+    trainable: list[str]
+
+    def __repr__(self) -> str:
+        sizes = {entry["file"]: entry["bytes"] for entry in self.manifest["files"].values() if entry is not None}
+        return f"Exported(directory={str(self.directory)!r}, trainable={self.trainable}, bytes={sizes})"
+
+
+def export(
+    model: ModelLike,
+    directory: str | os.PathLike[str],
+    loss: str | Loss | None,
+    optimizer: str | Optimizer = "adamw",
+    *,
+    trainable: str | Sequence[str] | None = None,
+    frozen: str | Sequence[str] | None = None,
+    target: str = "wasm",
+    learning_rate: float | None = None,
+    schedule: Schedule | None = None,
+    classes: Sequence[str] | None = None,
+    loss_inputs: Sequence[str] | None = None,
+    seed: int = 0,
+    ort_format: bool = False,
+    separate_shared: bool = False,
+) -> Exported:
+    """Write a folder with which browsers, Node and other runtimes train a model; the package `onward-web` takes it.
+
+    ``step.onnx`` makes one step: state in, state out. ``eval.onnx`` gives the loss and the outputs without changing
+    anything, ``inference.onnx`` the outputs alone; both take parameters and running statistics as inputs. Weights that
+    do not change are in ``frozen.data``, once for all three. ``checkpoint.safetensors`` has what the parameters begin
+    with, and ``manifest.json`` describes all of it.
+
+    Args:
+        model: the forward model; None as `loss` means that its first output is the loss.
+        directory: the folder, which is made if missing. Nothing is written before everything has been built.
+        loss: a name of `onward.losses`, or a function ``(op, prediction, *targets)``.
+        optimizer: a name or a value of `onward.optim`.
+        trainable: names and patterns of the parameters to train; None means all that `onward.gradient` calls trainable.
+        frozen: names and patterns of parameters that are not trained.
+        target: what will run it: "wasm" (browsers' processors and Node), "webgpu" (browsers' graphics), or "native".
+        learning_rate: the one to begin with; None means that of the optimizer.
+        schedule: of `onward.optim.schedules`, for programs that follow it.
+        classes: the names of the classes, in the order of the model's scores.
+        loss_inputs: the outputs (or other values) that the loss takes, where the model has several outputs.
+        seed: what Dropout and other random operators draw from, together with the number of the step.
+        ort_format: write the models in onnxruntime's own format too, and the operators that a reduced build needs.
+        separate_shared: give parameters that torch's exporter merged, because they were equal, tensors of their own.
+    """
+    if target not in TARGETS:
+        raise OnwardError(f"`target` is one of {', '.join(TARGETS)}, not {target!r}")
+    if schedule is not None and not isinstance(schedule, Schedule):
+        raise OnwardError(
+            f"`schedule` is a value of onward.optim.schedules, which other languages know too, not {schedule!r}"
+        )
+    recipe = get_optimizer(optimizer)
+    rate = recipe.learning_rate if learning_rate is None else checked_rate(learning_rate, "learning_rate")
+    loaded = load(model)
+    if separate_shared:
+        provenance.separate_shared(loaded)
+    provenance.warn_of_changes(
+        provenance.changes_of(loaded), None if trainable is None else listed("trainable", trainable, one=True)
+    )
+    forward = prepare(loaded, keep=custom_operators())
+    models = build(forward, loss, recipe, trainable=trainable, frozen=frozen, loss_inputs=loss_inputs, seed=seed)
+    interface = describing.describe_interface(models, recipe, seed)
+    named = _classes(classes)
+    source = Path(model).resolve().parent if isinstance(model, (str, os.PathLike)) else Path.cwd()
+    folder = Path(directory)
+    with replacing_together(folder) as drafts:
+        files = _write(models, forward, drafts, source)
+        if ort_format:
+            for name in (STEP, EVALUATION, INFERENCE):
+                convert_to_ort_format(drafts / name)
+        manifest = {
+            "format": FORMAT,
+            "version": VERSION,
+            "target": target,
+            "made_with": describing.versions(),
+            "opset": next(opset.version for opset in models.step.opset_import if opset.domain == ""),
+            "files": files,
+            "optimizer": {"name": recipe.name, "learning_rate": rate},
+            "schedule": None if schedule is None else schedule.describe(),
+            "classes": named,
+            **interface,
+        }
+        (drafts / MANIFEST).write_text(json.dumps(manifest, indent=1), "utf-8")
+    return Exported(folder, manifest, models.signature.input_names(Role.PARAMETER))
+
+
+def _classes(classes: Sequence[str] | None) -> list[str] | None:
+    if classes is None:
+        return None
+    names = [str(name) for name in classes]
+    if isinstance(classes, str) or len(set(names)) < len(names):
+        raise OnwardError(f"`classes` is a list with a name for each class, all different, not {classes!r}")
+    return names
+
+
+def _write(models: Models, forward: ir.Model, drafts: Path, source: Path) -> dict[str, Any]:
+    """Write graphs, weights and checkpoint; what the manifest says of these files."""
+    state = models.signature.input_names(Role.PARAMETER, Role.BUFFER)
+    with open(drafts / WEIGHTS, "wb") as file:
+        weights = SharedWeights(file, WEIGHTS)
+        graphs = {STEP: models.step, EVALUATION: models.evaluation, INFERENCE: models.inference}
+        own = set(forward.graph.initializers)  # constants that belong to a graph alone stay in it
+        moved = {name: weights.move_from(graph, own, source) for name, graph in graphs.items()}
+    for name in (STEP, EVALUATION):
+        (drafts / name).write_bytes(moved[name][0].SerializeToString())
+    inference, places = moved[INFERENCE]
+    structure, inputs = structure_and_inputs(inference, state, places)
+    (drafts / INFERENCE).write_bytes(structure + inputs)
+    tensors = initial_tensors(models.signature, forward)
+    write(drafts / CHECKPOINT, [_entry(name, tensors[name]) for name in state], {"format": STATE_FORMAT, "step": "0"})
+    describe = describing.describe_file
+    files: dict[str, Any] = {
+        "step": describe(drafts / STEP),
+        "eval": describe(drafts / EVALUATION),
+        "inference": describe(drafts / INFERENCE, structure_bytes=len(structure)),
+        "checkpoint": describe(drafts / CHECKPOINT),
+        "frozen": None,
+    }
+    if weights.places:
+        frozen = describing.describe_frozen(inference, places)
+        files["frozen"] = describe(drafts / WEIGHTS, tensors=frozen)
+    else:
+        (drafts / WEIGHTS).unlink()
+    return files
+
+
+def _entry(name: str, tensor: ir.TensorProtocol) -> Entry:
+    return Entry(name, tuple(tensor.shape.numpy()), tensor.dtype.numpy(), tensor.numpy)
