@@ -92,3 +92,18 @@ def test_views_keep_their_memory_alive_and_let_it_go() -> None:
     del value
     gc.collect()
     assert len(dlpack._alive) == before
+
+
+def test_norm() -> None:
+    random = np.random.default_rng(0)
+    arrays = {
+        "large": random.normal(size=(300, 700)).astype(np.float32),
+        "double": random.normal(size=5),
+        "half": random.normal(size=(7, 2)).astype(np.float16),
+        "empty": np.zeros((0, 3), np.float32),
+    }
+    expected = np.sqrt(sum(np.square(array.astype(np.float64)).sum() for array in arrays.values()))
+    assert FlatTensors.holding(arrays).norm() == pytest.approx(expected, rel=1e-6)
+    assert FlatTensors.holding({"x": np.full(3, 1e30, np.float32)}).norm() == pytest.approx(3**0.5 * 1e30, rel=1e-6)
+    assert np.isnan(FlatTensors.holding({"x": np.array([np.nan, 1], np.float32)}).norm())
+    assert FlatTensors({}).norm() == 0

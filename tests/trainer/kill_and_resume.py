@@ -38,6 +38,8 @@ def train(folder: Path, result: Path) -> None:
     )
     for row in history.epochs:
         row["seconds"] = 0.0
+    history.seconds = [0.0] * len(history.seconds)
+    history.samples = [sample._replace(memory=0.0) for sample in history.samples]
     trainer.save(result)
 
 

@@ -74,7 +74,7 @@ def test_csv_keeps_every_digit(history: History, tmp_path) -> None:
 
 def test_state_is_exact(history: History) -> None:
     state = history.state_dict()
-    text = json.dumps({"epochs": state["epochs"], "losses": state["losses"].tolist()})
+    text = json.dumps({key: x.tolist() if isinstance(x, np.ndarray) else x for key, x in state.items()})
     other = History()
     other.load_state_dict(json.loads(text))
     assert other == history
@@ -85,6 +85,46 @@ def test_state_is_exact(history: History) -> None:
     other.load_state_dict(state)
     state["epochs"][0]["loss"] = 7
     assert other == history
+
+
+def test_steps(history: History) -> None:
+    history.add_step(0.5, rate=0.125, seconds=2.0)
+    history.add_sample(3.0, 2**20)
+    assert history.ends == [6, 6]
+    assert history.steps()[6] == {
+        "step": 6, "loss": 0.5, "rate": 0.125, "seconds": 2.0, "gradient_norm": 3.0, "memory": 2.0**20
+    }  # fmt: skip
+    first = {"step": 0, "loss": 1 / 3, "rate": None, "seconds": None, "gradient_norm": None, "memory": None}
+    assert history.steps()[0] == first
+    lines = (history.to_csv(steps=True) or "").splitlines()
+    assert lines[0].split(",") == list(first)
+    assert lines[-1] == "6,0.5,0.125,2.0,3.0,1048576.0"
+    frame = pytest.importorskip("pandas") and history.to_pandas(steps=True)
+    assert frame["gradient_norm"].tolist()[-1] == 3
+    other = History()
+    other.load_state_dict(history.state_dict())
+    assert other.steps() == history.steps()
+    assert other == history
+    other.rates[-1] = 1.0
+    assert other != history
+
+
+def test_a_history_of_an_earlier_version(history: History) -> None:
+    state = {"epochs": history.epochs, "losses": np.array(history.losses)}
+    other = History()
+    other.load_state_dict(state)
+    assert other == history
+    assert [row["rate"] for row in other.steps()] == [None] * 6
+    other.add_step(1.0, 0.1, 0.1)
+    assert other.steps()[-1]["rate"] == 0.1
+
+
+def test_samples_are_few() -> None:
+    made, sampled = History(), 0
+    for _ in range(10_000):
+        made.add_step(1.0)
+        sampled += made.wants_sample
+    assert 300 < sampled < 400
 
 
 def test_plot(history: History, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:

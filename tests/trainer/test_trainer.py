@@ -593,3 +593,23 @@ def test_metrics_know_what_the_model_returns() -> None:
         predicted = trainer.predict(x) > limit
         assert 0 < predicted.mean() < 1
         assert trainer.evaluate(x, target)["accuracy"] == np.mean(predicted == target)
+
+
+def test_history_of_steps() -> None:
+    trainer = onward.Trainer(
+        classifier(), "cross_entropy", "sgd", learning_rate=0.5, clip=1e-3, schedule=lambda t: 0.1 + t
+    )
+    norms = []
+
+    class Norms(onward.callbacks.Callback):
+        def on_step_end(self, run: Any) -> None:
+            gradients = run.learner._model.module.gradients
+            norms.append(np.sqrt(sum(np.square(gradients[name], dtype=np.float64).sum() for name in gradients)))
+
+    history = trainer.fit(*labelled(40), epochs=2, batch_size=8, callbacks=[Norms()])
+    assert history.rates == [0.1 + t for t in range(10)]
+    assert history.ends == [5, 10]
+    assert sum(history.seconds) == pytest.approx(sum(history["seconds"]))
+    np.testing.assert_allclose([sample.gradient_norm for sample in history.samples], norms, rtol=1e-6)
+    assert min(norms) > 1e-3  # before clipping
+    assert all(sample.memory > 2**20 for sample in history.samples)

@@ -15,6 +15,7 @@ from onward.runtime.tensorfile import numpy_dtype
 
 ROW = 1024  # a buffer is a whole number of such rows, so that it can be seen as a matrix
 _ALIGNMENT = 64  # bytes: a cache line, and as wide as the widest vector instructions
+_SUMMED = 2**16  # so many squares are added up in float32
 _BFLOAT16 = 16  # its number in onnx.TensorProto.DataType
 
 Layout = Mapping[str, tuple[tuple[int, ...], np.dtype]]
@@ -83,6 +84,11 @@ class FlatTensors(Mapping[str, np.ndarray]):
         for dtype, buffer in self._buffers.items():
             mine, others = (side.array(0, (side.size,)) for side in (buffer, other._buffers[dtype]))
             np.add(mine, others, out=mine)
+
+    def norm(self) -> float:
+        """The root of the sum of the squares of all elements, in main memory."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return math.sqrt(sum(_squares(buffer.array(0, (buffer.size,))) for buffer in self._buffers.values()))
 
     @property
     def dtypes(self) -> list[np.dtype]:
@@ -161,6 +167,14 @@ class _DeviceBuffer:
 
     def value(self, offset: int, shape: tuple[int, ...]) -> onnxruntime.OrtValue:
         return dlpack.view(self._value, offset, shape, self._dtype, self._device)
+
+
+def _squares(x: np.ndarray) -> float:
+    """The sum of squares, in parts that float32 adds up well, and in double should it overflow."""
+    kind = np.float64 if x.dtype.itemsize > 4 else np.float32
+    parts = [x[first : first + _SUMMED].astype(kind, copy=False) for first in range(0, x.size, _SUMMED)]
+    total = sum(float(np.dot(part, part)) for part in parts)
+    return total if math.isfinite(total) else sum(float(np.square(part, dtype=np.float64).sum()) for part in parts)
 
 
 def array_of(value: onnxruntime.OrtValue | np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What happened while training: a row for each epoch, and the loss of each step."""
+"""What happened while training: a row for each epoch, and what is known of each step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import io
 import math
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,24 @@ from onward.trainer.figure import new_figure, save_figure
 
 _VALIDATION = "val_"
 _NOT_PLOTTED = ("epoch", "seconds", "rate")
+_STEP_COLUMNS = ["step", "loss", "rate", "seconds", "gradient_norm", "memory"]
+# Samples are taken of the first so many steps, and then of every so many: a norm reads all gradients, and the memory is
+# asked of the system, which together takes 9 % of the shortest steps.
+_SAMPLED = 32
+
+
+class Sample(NamedTuple):
+    """What is not measured in every step, because it takes time.
+
+    Attributes:
+        step: the place of the step among all of the history.
+        gradient_norm: that of all gradients together, before they are clipped; NaN where it is not known.
+        memory: of the process, in bytes, after the step; NaN where it is not known.
+    """
+
+    step: int
+    gradient_norm: float
+    memory: float
 
 
 class History:
@@ -26,19 +44,41 @@ class History:
     Attributes:
         epochs: the rows; each has the number of its epoch and what was measured, by name.
         losses: the loss of each step.
+        rates: its learning rate; NaN where there is none.
+        seconds: the time that it took, with that of waiting for its data.
+        samples: what is measured in some steps only.
+        ends: how many steps had been made at the end of each epoch.
     """
 
     def __init__(self) -> None:
         self.epochs: list[dict[str, Any]] = []
         self.losses: list[float] = []
+        self.rates: list[float] = []
+        self.seconds: list[float] = []
+        self.samples: list[Sample] = []
+        self.ends: list[int] = []
 
-    def add_step(self, loss: float) -> None:
-        """Note the loss of one step."""
+    def add_step(self, loss: float, rate: float | None = None, seconds: float = math.nan) -> None:
+        """Note one step."""
         self.losses.append(float(loss))
+        self.rates.append(math.nan if rate is None else rate)
+        self.seconds.append(seconds)
+
+    @property
+    def wants_sample(self) -> bool:
+        """Whether more is to be measured of the last step."""
+        step = len(self.losses) - 1
+        return step < _SAMPLED or step % _SAMPLED == 0
+
+    def add_sample(self, gradient_norm: float | None, memory: float | None) -> None:
+        """Note what was measured of the last step."""
+        known = (math.nan if value is None else float(value) for value in (gradient_norm, memory))
+        self.samples.append(Sample(len(self.losses) - 1, *known))
 
     def add_epoch(self, epoch: int, logs: Mapping[str, Any]) -> None:
         """Note what was measured in one epoch."""
         self.epochs.append({"epoch": int(epoch), **{name: _plain(value) for name, value in logs.items()}})
+        self.ends.append(len(self.losses))
 
     @property
     def columns(self) -> list[str]:
@@ -91,20 +131,33 @@ class History:
         )
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
-    def to_pandas(self) -> Any:
-        """The rows as a `pandas.DataFrame` by epoch."""
+    def steps(self) -> list[dict[str, Any]]:
+        """A row for each step: its loss, rate and seconds, and what was measured of some; None is not known."""
+        samples = {sample.step: sample for sample in self.samples}
+        unknown = Sample(-1, math.nan, math.nan)
+        rows = []
+        for step, (loss, rate, seconds) in enumerate(zip(self.losses, self.rates, self.seconds, strict=True)):
+            _, norm, memory = samples.get(step, unknown)
+            known = {"rate": rate, "seconds": seconds, "gradient_norm": norm, "memory": memory}
+            rows.append({"step": step, "loss": loss, **{k: None if math.isnan(v) else v for k, v in known.items()}})
+        return rows
+
+    def to_pandas(self, *, steps: bool = False) -> Any:
+        """The rows as a `pandas.DataFrame` by epoch, or by step."""
         try:
             import pandas
         except ImportError as error:
             raise OnwardError("to_pandas needs pandas, which is not installed: pip install pandas") from error
+        if steps:
+            return pandas.DataFrame(self.steps(), columns=_STEP_COLUMNS).set_index("step")
         return pandas.DataFrame(self.epochs, columns=self.columns or ["epoch"]).set_index("epoch")
 
-    def to_csv(self, path: str | os.PathLike[str] | None = None) -> str | None:
-        """Write the rows to a file, with all digits; without one, return them as text."""
+    def to_csv(self, path: str | os.PathLike[str] | None = None, *, steps: bool = False) -> str | None:
+        """Write the rows of the epochs, or of the steps, to a file, with all digits; without one, return them."""
         text = io.StringIO()
-        writer = csv.DictWriter(text, self.columns, restval="", lineterminator="\n")
+        writer = csv.DictWriter(text, _STEP_COLUMNS if steps else self.columns, restval="", lineterminator="\n")
         writer.writeheader()
-        writer.writerows(self.epochs)
+        writer.writerows(self.steps() if steps else self.epochs)
         if path is None:
             return text.getvalue()
         write_bytes(path, text.getvalue().encode())
@@ -153,19 +206,33 @@ class History:
     # What a checkpoint keeps --------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """All of it, as plain values and an array: what `load_state_dict` takes gives the same history again."""
-        return {"epochs": [dict(row) for row in self.epochs], "losses": np.array(self.losses, np.float64)}
+        """All of it, as plain values and arrays: what `load_state_dict` takes gives the same history again."""
+        return {
+            "epochs": [dict(row) for row in self.epochs],
+            "losses": np.array(self.losses, np.float64),
+            "rates": np.array(self.rates, np.float64),
+            "seconds": np.array(self.seconds, np.float64),
+            "samples": np.array(self.samples, np.float64).reshape(-1, 3),
+            "ends": np.array(self.ends, np.int64),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Become what `state_dict` returned."""
         self.epochs = [dict(row) for row in state["epochs"]]
         self.losses = [float(loss) for loss in state["losses"]]
+        # Checkpoints of earlier versions have the losses only.
+        unknown = [math.nan] * len(self.losses)
+        self.rates = [float(rate) for rate in state.get("rates", unknown)]
+        self.seconds = [float(seconds) for seconds in state.get("seconds", unknown)]
+        self.samples = [Sample(int(step), float(norm), float(at)) for step, norm, at in state.get("samples", ())]
+        self.ends = [int(end) for end in state.get("ends", ())]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, History):
             return NotImplemented
         same = all(map(_same_row, self.epochs, other.epochs)) and len(self) == len(other)
-        return same and np.array_equal(self.losses, other.losses, equal_nan=True)
+        columns = ((self.losses, other.losses), (self.rates, other.rates))
+        return same and all(np.array_equal(mine, others, equal_nan=True) for mine, others in columns)
 
     __hash__ = None  # type: ignore[assignment]
 

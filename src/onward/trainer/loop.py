@@ -18,6 +18,7 @@ from onward.callbacks.base import Callback
 from onward.errors import NonFiniteError
 from onward.trainer.history import History
 from onward.trainer.interruption import Uninterrupted
+from onward.trainer.memory import resident_memory
 from onward.trainer.prefetch import Prefetch
 
 _SHOWN = 8  # so many rows are named in an error
@@ -57,8 +58,8 @@ class Loop:
     """Training under way; callbacks know it as `run` (`onward.callbacks.Run` says what they may use).
 
     Args:
-        learner: what is trained; it may have a `rate`, and what callbacks need to save it (`snapshot`, `restore`,
-            `save_run`).
+        learner: what is trained; it may have a `rate` and a `gradient_norm`, and what callbacks need to save it
+            (`snapshot`, `restore`, `save_run`).
         source: what it learns from.
         epochs: how many epochs to train, from `first` on.
         first: the number of the first epoch.
@@ -146,7 +147,8 @@ class Loop:
                 with Uninterrupted():
                     self._learn(group)
                     now = time.perf_counter()
-                    self._seconds, began = self._seconds + now - began, now
+                    self._record(now - began)
+                    began = now
                     self._call("on_step_end")
                     self._call("on_settled")
                 if self.stopped is not None:
@@ -169,7 +171,13 @@ class Loop:
             self._total += self.loss * weight
             self._weight += weight
         self.logs["loss"] = self._mean()
-        self.history.add_step(self.loss)
+
+    def _record(self, seconds: float) -> None:
+        """Note what is known of a step, and now and then what takes time to find out."""
+        self._seconds += seconds
+        self.history.add_step(self.loss, self.rate, seconds)
+        if self.history.wants_sample:
+            self.history.add_sample(getattr(self.learner, "gradient_norm", None), resident_memory())
 
     def _mean(self) -> float:
         """The loss of this epoch so far."""

@@ -103,6 +103,11 @@ class TrainedModel:
         self.optimizer.step()
         return results
 
+    def gradient_norm(self) -> float | None:
+        """That of the last update; None on a device, from which it would have to be copied."""
+        gradients = self.module.gradients
+        return gradients.norm() if gradients.device.is_host else None
+
     def loss_of(self, outputs: Sequence[Any]) -> float:
         return float(array_of(outputs[0]))
 

@@ -259,6 +259,11 @@ class Trainer:
         return self._model.optimizer.state.learning_rate
 
     @property
+    def gradient_norm(self) -> float | None:
+        """The norm of all gradients of the last update together, before clipping; None where they are on a device."""
+        return self._model.gradient_norm()
+
+    @property
     def learning_rate(self) -> float:
         """The learning rate of the next update; what is set here is what schedules that are named start from."""
         return self._rates.at(self.steps)
