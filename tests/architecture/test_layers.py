@@ -33,6 +33,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "metrics": {"errors"},
     "callbacks": {"errors", "runtime"},
     "inspection": BUILD,
+    # The report of a training is told what happened, by whoever trains.
+    "report": {"errors", "metrics"},
     "testing": FRONT,
     # Front-ends. They never import each other, but artifacts are made of blocks.
     "artifacts": FRONT | {"onnxblock"},
@@ -41,7 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "api": FRONT,
     "edge": FRONT,
     "head": BASE | {"graph"},
-    "trainer": FRONT | {"callbacks", "metrics"},
+    "trainer": FRONT | {"callbacks", "metrics", "report"},
     "sklearn": FRONT | {"callbacks", "head", "trainer"},
     # ORTTrainer stands on TrainingSession.
     "torch": FRONT | {"session"},
@@ -100,6 +102,7 @@ MAY_BE_IMPORTED_BY: dict[str, set[str]] = {
     "torch": {"torch", "experimental"},
     "skl2onnx": {"onnxcustom"},
     "sklearn": {"onnxcustom", "sklearn"},
+    "vl_convert": {"report"},
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,15 @@ from onward.graph.prepare import ModelLike
 from onward.losses import Loss
 from onward.losses.base import loss_name
 from onward.optim import GlobalNorm, Optimizer, Transformation
+from onward.report.chart import require_library
+from onward.report.page import page
+from onward.runtime.files import write_bytes
 from onward.runtime.state import State
 from onward.trainer import persistence
 from onward.trainer.comparison import Comparison, comparisons
 from onward.trainer.continuation import Fit, Settings, newest_of, require_same, with_checkpoints
 from onward.trainer.data import Batch, Source, divided, source
+from onward.trainer.description import arguments_of
 from onward.trainer.finder import RateSearch, find_rate
 from onward.trainer.history import History
 from onward.trainer.loop import Loop
@@ -28,7 +33,8 @@ from onward.trainer.measuring import Collection, Measurement, TrainingMetrics
 from onward.trainer.prefetch import Prefetch
 from onward.trainer.progress import progress_callback
 from onward.trainer.rate import Rates, ScheduleLike
-from onward.trainer.recipe import recipe
+from onward.trainer.recipe import recipe as recipe_for
+from onward.trainer.reporting import recipe_of, training_of
 from onward.trainer.summary import summary
 from onward.trainer.trained import TrainedModel
 from onward.training.assembly import assemble
@@ -88,11 +94,12 @@ class Trainer:
         session_options: Any = None,
         separate_shared: bool = False,
     ) -> None:
+        self._arguments, self._fits = arguments_of(Trainer, locals()), list[dict[str, str]]()
         if isinstance(accumulate, bool) or not isinstance(accumulate, int) or accumulate < 1:
             raise OnwardError(f"`accumulate` is a number of batches, at least 1, not {accumulate!r}")
         if not isinstance(seed, (int, np.integer)) or not -(2**63) <= seed < 2**63:
             raise OnwardError(f"`seed` is an integer of 64 bits, not {seed!r}")
-        chosen = recipe(optimizer, learning_rate, clip)
+        chosen = recipe_for(optimizer, learning_rate, clip)
         self._loss = None if loss is None else losses.get(loss)
         if sample_weight and self._loss is None:
             raise OnwardError("a model that is its own loss takes no weights of rows; give a loss")
@@ -163,6 +170,7 @@ class Trainer:
             progress: whether to show a bar; by default on a terminal and in notebooks.
             prefetch: how many batches are prepared ahead, in a thread.
         """
+        arguments = arguments_of(Trainer.fit, locals())
         if isinstance(epochs, bool) or not isinstance(epochs, (int, np.integer)) or epochs < 0:
             raise OnwardError(f"`epochs` is a number, at least 0, not {epochs!r}")
         epochs = int(epochs)
@@ -194,6 +202,7 @@ class Trainer:
             state=None if saved is None else saved["loop"],
         )
         self._unfinished, self._loop = None, loop
+        self._fits.append(arguments)
         try:
             return loop.run()
         except BaseException:
@@ -425,6 +434,37 @@ class Trainer:
             outputs: other values of the model to return instead.
         """
         self._model.export(path, None if outputs is None else listed("outputs", outputs, one=True))
+
+    def report(
+        self,
+        path: str | os.PathLike[str] = "report.html",
+        data: Any = None,
+        targets: Any = None,
+        *,
+        title: str = "Training report",
+        recipe: str | None = None,
+    ) -> Path:
+        """Write a report of the training: one HTML file that needs nothing else. Returns its path.
+
+        It needs ``pip install 'onward[report]'``.
+
+        Args:
+            path: the file, which is replaced as a whole.
+            data: what to show results of; by default the validation data of the last `fit`.
+            targets: arrays, where they are not in `data`.
+            title: what stands above it.
+            recipe: how to repeat the training, if not by the calls of this class.
+        """
+        require_library()
+        told = training_of(
+            self._model,
+            self.history,
+            title=title,
+            recipe=recipe_of(self._arguments, self._fits) if recipe is None else recipe,
+            better={},
+        )
+        write_bytes(path, page(told).encode("utf-8", "replace"))
+        return Path(path)
 
     # What callbacks use -----------------------------------------------------------------------------------------------
 

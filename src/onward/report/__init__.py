@@ -1,0 +1,1 @@
+"""The report of a training: one HTML file that needs nothing else."""
