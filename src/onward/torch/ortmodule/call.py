@@ -17,8 +17,8 @@ _CONSTANTS = (bool, int, float, str, bytes, type(None), torch.dtype, torch.devic
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 DTYPES = frozenset(
     {
-        torch.float32, torch.float64, torch.float16, torch.bool, torch.uint8,
-        torch.int8, torch.int16, torch.int32, torch.int64,
+        torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.bool,
+        torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
     }
 )  # fmt: skip
 Sizes = tuple[tuple[int, ...], ...]

@@ -13,7 +13,6 @@ from onward.graph.builder import Builder
 from onward.graph.finish import finish, to_input
 from onward.graph.upgrade import in_lowest_opset
 from onward.torch.ortmodule._fallback import ORTModuleTorchModelException
-from onward.torch.ortmodule.call import Call
 from onward.torch.ortmodule.capture import Captured
 from onward.torch.ortmodule.fingerprint import Fingerprint
 from onward.torch.ortmodule.rehearsal import Rehearsal
@@ -35,7 +34,7 @@ class Graphs:
     statistics: dict[str, str] = field(default_factory=dict)  # new value -> running statistic
 
 
-def write(captured: Captured, state: Fingerprint, call: Call, rehearsal: Rehearsal) -> Graphs:
+def write(captured: Captured, state: Fingerprint, rehearsal: Rehearsal) -> Graphs:
     """The graphs: whatever torch computes a gradient of, the second graph does."""
     model = captured.model
     shapes = [_shape(value) for value in model.graph.inputs if value.name in captured.inputs]

@@ -27,6 +27,7 @@ from onward.torch.ortmodule.call import DTYPES, Call
 from onward.torch.ortmodule.fingerprint import Fingerprint
 from onward.torch.ortmodule.options import DebugOptions
 from onward.torch.ortmodule.plan import Plan, build
+from onward.torch.ortmodule.precision import autocast_type, rehearse_call
 
 _logger = logging.getLogger("onward.torch.ortmodule")
 # Beyond as many graphs, a module is one that each call makes a new graph of, which takes seconds: torch is faster.
@@ -137,7 +138,7 @@ class ORTModule(nn.Module):
         call = Call.of(self._signature, args, kwargs, self._varying)
         state = Fingerprint(self.module)
         _require_usable(call, state)
-        key = (call.key, state.key, torch.is_grad_enabled(), torch.get_default_dtype())
+        key = (call.key, state.key, torch.is_grad_enabled(), torch.get_default_dtype(), autocast_type())
         plan = self._plan(key, call)
         # Empty if a number has turned out to vary; then the call is another one.
         return self._find(args, kwargs) if isinstance(plan, tuple) else (plan, call, state, key)
@@ -204,10 +205,7 @@ class ORTModule(nn.Module):
         return varies
 
     def _verify_again(self, plan: Plan, call: Call) -> None:
-        from onward.torch.ortmodule.rehearsal import rehearse, shadow
-
-        rehearsal = rehearse(shadow(self.module), self._signature, call)
-        plan.verify(rehearsal, call, Fingerprint(self.module))
+        plan.verify(rehearse_call(self.module, self._signature, call), Fingerprint(self.module))
 
     def _leave_to_torch(self, error: ORTModuleFallbackException) -> None:
         if isinstance(error, AttributesChanged) and self._reason is None:
@@ -378,10 +376,6 @@ def _require_one_device(module: nn.Module) -> None:
 
 def _require_usable(call: Call, state: Fingerprint) -> None:
     """Refuse, before anything is exported, devices and types that graphs do not run on."""
-    if torch.is_autocast_enabled("cpu"):
-        raise ORTModuleTorchModelException(
-            "autocast is on, and onnxruntime has few kernels for types of half precision"
-        )
     devices = {tensor.device for tensor in state.tensors}
     if len(devices) > 1:
         raise ORTModuleDeviceException(

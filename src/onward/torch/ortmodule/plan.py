@@ -23,7 +23,8 @@ from onward.torch.ortmodule.dropout import sizes_by_name
 from onward.torch.ortmodule.fingerprint import Fingerprint
 from onward.torch.ortmodule.graphs import Graphs, write
 from onward.torch.ortmodule.options import DebugOptions
-from onward.torch.ortmodule.rehearsal import Rehearsal, rehearse, require_equal, shadow
+from onward.torch.ortmodule.precision import Rehearsed, full_precision, rehearse_call, widened
+from onward.torch.ortmodule.rehearsal import Rehearsal, require_equal
 
 
 @dataclass(frozen=True)
@@ -37,10 +38,11 @@ class _Counter:
 class Plan:
     """A pair of graphs, or one where nothing has a gradient."""
 
-    def __init__(self, captured: Captured, graphs: Graphs, names: Sequence[str], rehearsal: Rehearsal) -> None:
+    def __init__(self, captured: Captured, graphs: Graphs, names: Sequence[str], rehearsed: Rehearsed) -> None:
         self.guards, self._masks = captured.guards, captured.masks
         self._passed, self._order = captured.passed, captured.order
-        self.results: Results = rehearsal.results.emptied()
+        self.results: Results = rehearsed.exact.results.emptied()
+        self._types, self._narrow = rehearsed.types, rehearsed.narrow
         self.verified: set[Sizes] = set()
         self._shapes = graphs.shapes  # as declared, of the arguments
         self._forward = ExchangeSession(graphs.forward.SerializeToString())
@@ -80,13 +82,18 @@ class Plan:
                 state.tensors[index].copy_(run.results[result])
             for counter in self._counters:
                 state.tensors[counter.state].add_(counter.step)
-        return self.results.filled(self._with_passed(found, call.tensors))
+        returned = self._with_passed(found, call.tensors)
+        if self._narrow:
+            returned = [tensor.to(dtype) for tensor, dtype in zip(returned, self._types, strict=True)]
+        return self.results.filled(returned)
 
     def apply(
         self, run: _Run, tensors: Sequence[torch.Tensor], states: Sequence[torch.Tensor]
     ) -> tuple[torch.Tensor, ...]:
         """The tensors that the graph returns, with gradients."""
         given = [*tensors, *(states[index] for index in self._states)]
+        if self._narrow:
+            given = [widened(tensor, self._narrow) for tensor in given]
         if self._backward is None:
             run.forward(given)
             return tuple(run.outputs)
@@ -98,14 +105,17 @@ class Plan:
         count = len(self.results.places)
         return [given[self._passed[i]] if i in self._passed else next(computed) for i in range(count)]
 
-    def verify(self, rehearsal: Rehearsal, call: Call, state: Fingerprint) -> None:
+    def verify(self, rehearsed: Rehearsed, state: Fingerprint) -> None:
         """Compare with what torch computed, for the same arguments and random numbers."""
+        rehearsal, call = rehearsed.exact, rehearsed.call
+        if rehearsed.types != self._types:
+            raise ORTModuleONNXModelException("it returns other types for other sizes")
         drawn = rehearsal.drawn
         if [mask.shape(self._known(call.sizes)) for mask in self._masks] != [list(draw.shape) for draw in drawn]:
             raise ORTModuleONNXModelException("the graph draws other random numbers than torch")
         self._masks = [mask.like(draw) for mask, draw in zip(self._masks, drawn, strict=True)]
         tensors = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in call.tensors]
-        states = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in state.tensors]
+        states = [widened(t.detach(), self._narrow).requires_grad_(t.requires_grad) for t in state.tensors]
         with torch.random.fork_rng(devices=[]):
             run = _Run(self, call.sizes)
             found = self.apply(run, tensors, states)
@@ -242,16 +252,16 @@ def _run(session: ExchangeSession, tensors: Sequence[torch.Tensor]) -> list[torc
 
 def build(module: nn.Module, signature: inspect.Signature, call: Call, options: DebugOptions) -> Plan:
     """The graphs for calls like this one, compared with torch."""
-    rehearsal = rehearse(shadow(module), signature, call)
+    rehearsed = rehearse_call(module, signature, call)
     try:
-        with torch.random.fork_rng(devices=[]):  # the older exporter runs the module
-            captured = capture(shadow(module), signature, call)
+        with torch.random.fork_rng(devices=[]), full_precision():  # the older exporter runs the module
+            captured = capture(rehearsed.module, signature, rehearsed.call)
         state = Fingerprint(module, named=True)
         mode = "training" if torch.is_grad_enabled() and module.training else "inference"
-        graphs = write(captured, state, call, rehearsal)
+        graphs = write(captured, state, rehearsed.exact)
         _save(options, mode, captured, graphs)
-        plan = Plan(captured, graphs, state.names, rehearsal)
-        plan.verify(rehearsal, call, state)
+        plan = Plan(captured, graphs, state.names, rehearsed)
+        plan.verify(rehearsed, state)
     except ORTModuleFallbackException:
         raise
     except OnwardError as error:
