@@ -14,8 +14,8 @@ import onnx_ir as ir
 from onward.autodiff.registry import custom_operators
 from onward.edge import manifest as describing
 from onward.edge.folder import FORMAT, MANIFEST, STATE_FORMAT, VERSION
-from onward.edge.inference import structure_and_inputs
 from onward.edge.models import Models, build
+from onward.edge.parts import parts_of
 from onward.edge.weights import SharedWeights
 from onward.errors import OnwardError
 from onward.graph import provenance
@@ -149,31 +149,26 @@ def _classes(classes: Sequence[str] | None) -> list[str] | None:
 def _write(models: Models, forward: ir.Model, drafts: Path, source: Path) -> dict[str, Any]:
     """Write graphs, weights and checkpoint; what the manifest says of these files."""
     state = models.signature.input_names(Role.PARAMETER, Role.BUFFER)
+    graphs = {STEP: models.step, EVALUATION: models.evaluation, INFERENCE: models.inference}
     with open(drafts / WEIGHTS, "wb") as file:
         weights = SharedWeights(file, WEIGHTS)
-        graphs = {STEP: models.step, EVALUATION: models.evaluation, INFERENCE: models.inference}
         own = set(forward.graph.initializers)  # constants that belong to a graph alone stay in it
         moved = {name: weights.move_from(graph, own, source) for name, graph in graphs.items()}
-    for name in (STEP, EVALUATION):
-        (drafts / name).write_bytes(moved[name][0].SerializeToString())
-    inference, places = moved[INFERENCE]
-    structure, inputs = structure_and_inputs(inference, state, places)
-    (drafts / INFERENCE).write_bytes(structure + inputs)
+    files: dict[str, Any] = {}
+    for name, graph in moved.items():
+        parts = parts_of(graph, state if name == INFERENCE else (), weights.places)
+        (drafts / name).write_bytes(parts.content)
+        frozen = [tensor.name for tensor in graph.graph.initializer if tensor.name in weights.places]
+        files[Path(name).stem] = describing.describe_file(drafts / name, parts=parts.sizes(), frozen=frozen)
     tensors = initial_tensors(models.signature, forward)
     write(drafts / CHECKPOINT, [_entry(name, tensors[name]) for name in state], {"format": STATE_FORMAT, "step": "0"})
-    describe = describing.describe_file
-    files: dict[str, Any] = {
-        "step": describe(drafts / STEP),
-        "eval": describe(drafts / EVALUATION),
-        "inference": describe(drafts / INFERENCE, structure_bytes=len(structure)),
-        "checkpoint": describe(drafts / CHECKPOINT),
-        "frozen": None,
-    }
+    files["checkpoint"] = describing.describe_file(drafts / CHECKPOINT)
     if weights.places:
-        frozen = describing.describe_frozen(inference, places)
-        files["frozen"] = describe(drafts / WEIGHTS, tensors=frozen)
+        places = {name: (forward.graph.initializers[name], place) for name, place in weights.places.items()}
+        files["frozen"] = describing.describe_file(drafts / WEIGHTS, tensors=describing.describe_frozen(places))
     else:
         (drafts / WEIGHTS).unlink()
+        files["frozen"] = None
     return files
 
 

@@ -53,19 +53,15 @@ def describe_file(path: Path, **more: Any) -> dict[str, Any]:
     return {"file": path.name, "bytes": path.stat().st_size, "sha256": digest.hexdigest(), **more}
 
 
-def describe_frozen(model: onnx.ModelProto, places: Mapping[str, Place]) -> list[dict[str, Any]]:
-    """The weights of the inference graph that are in the shared file."""
-    shapes = {tensor.name: tensor for tensor in model.graph.initializer}
-    return [
-        {
-            "name": name,
-            "type": _type_name(shapes[name].data_type),
-            "shape": list(shapes[name].dims),
-            "offset": place.offset,
-            "bytes": place.length,
-        }
-        for name, place in places.items()
-    ]
+def describe_frozen(places: Mapping[str, tuple[ir.Value, Place]]) -> list[dict[str, Any]]:
+    """The weights in the shared file."""
+    described = []
+    for name, (value, place) in places.items():
+        tensor = value.const_value
+        assert tensor is not None
+        kind = {"type": _type_name(tensor.dtype), "shape": list(tensor.shape.numpy())}
+        described.append({"name": name, **kind, "offset": place.offset, "bytes": place.length})
+    return described
 
 
 def versions() -> dict[str, str]:

@@ -114,10 +114,13 @@ class Training:
         """Write the model with its weights as they are now: an ordinary .onnx file."""
         folder = self._folder
         entry = folder.manifest.inside("files").inside("inference")
-        structure = folder.read("inference")[: entry.count("structure_bytes")]
+        structure = folder.read("inference")[: entry.inside("parts").count("structure")]
         used = set(folder.manifest.inside("inference").texts("inputs"))
         weights = {x.name: self._state[x.name] for x in folder.state if x.role in _KEPT and x.name in used}
-        tensors = [tensorproto.encode(name, array) for name, array in {**weights, **self._frozen()}.items()]
+        tensors = [
+            tensorproto.encode(name, array)
+            for name, array in {**weights, **self._frozen(entry.texts("frozen"))}.items()
+        ]
         graph = b"".join(part for tensor in tensors for part in encode_bytes(_INITIALIZER, tensor))
         write_bytes(path, structure, *encode_bytes(_GRAPH, graph))
 
@@ -136,12 +139,9 @@ class Training:
         for entry, part in zip(entries, parts, strict=True):
             self._state[entry.name] = part.astype(entry.dtype).reshape(entry.shape)
 
-    def _frozen(self) -> dict[str, np.ndarray]:
-        described = self._folder.frozen()
-        if not described:
-            return {}
-        content = self._folder.read("frozen")
-        return {item.text("name"): _part(content, item) for item in described}
+    def _frozen(self, names: list[str]) -> dict[str, np.ndarray]:
+        content = self._folder.read("frozen") if names else b""
+        return {item.text("name"): _part(content, item) for item in self._folder.frozen() if item.text("name") in names}
 
     def _run(
         self, what: str, given: Mapping[str, Any], rest: Mapping[str, Any], names: list[str]

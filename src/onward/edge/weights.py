@@ -28,37 +28,34 @@ class Place:
 
 @dataclass
 class SharedWeights:
-    """A file of weights while it is written: each is in it once, however many graphs use it, under whatever names."""
+    """A file of weights while it is written; each is in it once, however many graphs and names it has."""
 
     file: IO[bytes]
     name: str
-    places: dict[tuple[int, str], Place] = field(default_factory=dict)
+    places: dict[str, Place] = field(default_factory=dict)
+    _known: dict[str, Place] = field(default_factory=dict)
 
-    def put(self, tensor: ir.TensorProtocol) -> Place:
-        """Write a tensor, unless it is there."""
-        content = tensor.tobytes()
-        key = (len(content), hashlib.sha256(content).hexdigest())
-        if key not in self.places:
-            self.file.write(bytes(-self.file.tell() % _ALIGNMENT))
-            self.places[key] = Place(self.file.tell(), len(content))
-            self.file.write(content)
-        return self.places[key]
-
-    def move_from(
-        self, model: onnx.ModelProto, names: Collection[str], folder: Path
-    ) -> tuple[onnx.ModelProto, dict[str, Place]]:
-        """A model whose large weights of these names are in the file, and where they are.
-
-        `folder` has the external data that the model refers to so far.
-        """
-        copy, moved = from_proto(model), {}
+    def move_from(self, model: onnx.ModelProto, names: Collection[str], folder: Path) -> onnx.ModelProto:
+        """A model whose large weights of these names are in the file; `folder` has its external data so far."""
+        copy = from_proto(model)
         ir.external_data.set_base_dir(copy.graph, folder)
         for name, value in copy.graph.initializers.items():
             tensor = value.const_value
             if name not in names or tensor is None or tensor.nbytes < SMALLEST or tensor.dtype == ir.DataType.STRING:
                 continue
-            place = moved[name] = self.put(tensor)
+            place = self._put(tensor)
+            if self.places.setdefault(name, place) != place:
+                raise AssertionError(f"{name!r} is another tensor in another graph")
             value.const_value = ir.ExternalTensor(
                 self.name, place.offset, place.length, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name
             )
-        return to_proto(copy), moved
+        return to_proto(copy)
+
+    def _put(self, tensor: ir.TensorProtocol) -> Place:
+        content = tensor.tobytes()
+        key = hashlib.sha256(content).hexdigest()
+        if key not in self._known:
+            self.file.write(bytes(-self.file.tell() % _ALIGNMENT))
+            self._known[key] = Place(self.file.tell(), len(content))
+            self.file.write(content)
+        return self._known[key]
