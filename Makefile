@@ -60,9 +60,10 @@ real-models: $(VENV)/test ## gradients of real models from packages against diff
 	$(PY) -m tests.real_models.run $(MODELS)
 
 .PHONY: bench
-bench: $(VENV)/test $(ORT_TRAINING)/created ## time training steps against PyTorch and onnxruntime-training; BENCH="--quick"
+bench: $(VENV)/test $(ORT_TRAINING)/created ## time training steps against PyTorch and others; BENCH="--quick"
 	$(PY) -m benchmarks.run --ort-training $(ORT_TRAINING)/bin/python $(BENCH)
 	$(PY) -m benchmarks.estimators $(BENCH)
+	$(PY) -m benchmarks.ortmodule $(BENCH)
 
 .PHONY: record-golden
 record-golden: $(ORT_TRAINING)/created ## record tests/golden again from onnxruntime-training

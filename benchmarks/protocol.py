@@ -46,8 +46,8 @@ def serve(worker: type[Worker]) -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     peer = worker(Path(sys.argv[1]), int(sys.argv[2]))
-    loaded = _memory("VmRSS")
-    _forget_peak()
+    loaded = memory("VmRSS")
+    forget_peak()
     step: Step | None = None
     done = 0
     print(json.dumps({"ready": True}), file=answers)
@@ -69,14 +69,14 @@ def serve(worker: type[Worker]) -> None:
                 answer["seconds"] = time.perf_counter() - start
                 answer["losses"] = [float(loss) for loss in losses]
             elif command["do"] == "memory":
-                answer["mib"] = _memory("VmHWM") - loaded
+                answer["mib"] = memory("VmHWM") - loaded
         except Exception as error:
             answer["error"] = f"{type(error).__name__}: {error}"
         answer.setdefault("seconds", time.perf_counter() - start)
         print(json.dumps(answer), file=answers)
 
 
-def _memory(key: str) -> float:
+def memory(key: str) -> float:
     """MiB of this process: resident now (VmRSS), or at most so far (VmHWM)."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(key):
@@ -84,6 +84,6 @@ def _memory(key: str) -> float:
     raise OSError(f"no {key} in /proc/self/status")
 
 
-def _forget_peak() -> None:
+def forget_peak() -> None:
     """Let VmHWM begin again from what is resident now."""
     Path("/proc/self/clear_refs").write_text("5")

@@ -10,18 +10,19 @@ import onnxruntime
 from onnxruntime.capi import _pybind_state as native
 
 from onward.errors import OnwardError
-from onward.runtime.session import open_session
+from onward.runtime.session import default_options, open_session
 
 
 class ExchangeSession:
     """One model; any number of threads may run it."""
 
-    def __init__(self, content: bytes, options: onnxruntime.SessionOptions | None = None) -> None:
+    def __init__(self, content: bytes, *, threads: int) -> None:
         if not hasattr(native.OrtValueVector, "to_dlpacks"):
             raise OnwardError(
                 f"tensors of other frameworks need an onnxruntime with DLPack, which {onnxruntime.__version__} lacks"
             )
-        self._content, self._options = content, options
+        self._content, self._options = content, default_options()
+        self._options.intra_op_num_threads = threads
         self._sessions: dict[bool, onnxruntime.InferenceSession] = {}  # whether as written
         self._opening = threading.Lock()
         first = self._session(as_written=False)

@@ -186,7 +186,10 @@ class ORTModule(nn.Module):
             )
         _logger.info("exporting %s", type(self.module).__name__)
         try:
-            return build(self.module, self._signature, call, self._options)
+            plan = build(self.module, self._signature, call, self._options)
+            spans = ", ".join(f"{what} {seconds:.2f} s" for what, seconds in plan.seconds.items())
+            _logger.info("made graphs of %s: %s", type(self.module).__name__, spans)
+            return plan
         except AttributesChanged as error:
             self.__dict__["_unsettled"] += 1
             if self._unsettled > _UNSETTLED_CALLS:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import itertools
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import onnx
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
@@ -44,9 +47,10 @@ class Plan:
         self.results: Results = rehearsed.exact.results.emptied()
         self._types, self._narrow = rehearsed.types, rehearsed.narrow
         self.verified: set[Sizes] = set()
+        self.seconds: dict[str, float] = {}  # what it took to make it
         self._shapes = graphs.shapes  # as declared, of the arguments
-        self._forward = ExchangeSession(graphs.forward.SerializeToString())
-        self._backward = None if graphs.backward is None else ExchangeSession(graphs.backward.SerializeToString())
+        self._forward = _session(graphs.forward)
+        self._backward = None if graphs.backward is None else _session(graphs.backward)
         # The tensors that graphs may take: arguments, tensors of the module, masks; then what the first one returns.
         first = {name: index for index, name in reversed(list(enumerate(names)))}
         self._states = sorted({first[name] for name in graphs.states})
@@ -60,6 +64,7 @@ class Plan:
         count = len(captured.inputs) + len(self._states) + len(self._masks)
         self._outputs = [slots[name] - count for name in graphs.outputs]
         self._updated = [(slots[new] - count, first[old]) for new, old in graphs.statistics.items()]
+        self._layers = [names[index].rpartition(".")[0] for _, index in self._updated]  # that the statistics are of
         self._counters: list[_Counter] = []
         self.constant = [i for i, name in enumerate(graphs.outputs) if name not in graphs.output_gradients]
         if self._backward is not None:
@@ -140,11 +145,15 @@ class Plan:
 
     def _verify_states(self, run: _Run, rehearsal: Rehearsal, state: Fingerprint) -> None:
         updated = {index: run.results[result] for result, index in self._updated}
+        for layer in dict.fromkeys(self._layers):
+            # Together: the mean of what was normalised before is noise, which only the variance gives a measure of.
+            own = [index for index, of in zip(updated, self._layers, strict=True) if of == layer]
+            require_equal(
+                f"running statistic of {layer!r}", [updated[i] for i in own], [rehearsal.after[i] for i in own]
+            )
         counters: list[_Counter] = []
         for index, (before, after) in enumerate(zip(state.tensors, rehearsal.after, strict=True)):
-            if index in updated:
-                require_equal(f"running statistic {index}, element", [updated[index]], [after])
-            elif not torch.equal(before, after):
+            if index not in updated and not torch.equal(before, after):
                 difference = after - before if after.dtype == torch.int64 and after.ndim == 0 else None
                 if difference is None:
                     raise ORTModuleONNXModelException("it changes a buffer in another way than BatchNorm does")
@@ -231,6 +240,11 @@ class _ORTModuleFunction(torch.autograd.Function):
         return None, *(g if needed else None for g, needed in zip(found, ctx.needs_input_grad[1:], strict=True))
 
 
+def _session(model: onnx.ModelProto) -> ExchangeSession:
+    # As many as torch has: it has been told, by the user or by what starts several processes on one machine.
+    return ExchangeSession(model.SerializeToString(), threads=torch.get_num_threads())
+
+
 def _run(session: ExchangeSession, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     feeds, is_empty = [], False
     for tensor in tensors:
@@ -252,20 +266,27 @@ def _run(session: ExchangeSession, tensors: Sequence[torch.Tensor]) -> list[torc
 
 def build(module: nn.Module, signature: inspect.Signature, call: Call, options: DebugOptions) -> Plan:
     """The graphs for calls like this one, compared with torch."""
+    times = [time.perf_counter()]
     rehearsed = rehearse_call(module, signature, call)
+    times.append(time.perf_counter())
     try:
         with torch.random.fork_rng(devices=[]), full_precision():  # the older exporter runs the module
             captured = capture(rehearsed.module, signature, rehearsed.call)
+        times.append(time.perf_counter())
         state = Fingerprint(module, named=True)
         mode = "training" if torch.is_grad_enabled() and module.training else "inference"
         graphs = write(captured, state, rehearsed.exact)
         _save(options, mode, captured, graphs)
         plan = Plan(captured, graphs, state.names, rehearsed)
+        times.append(time.perf_counter())
         plan.verify(rehearsed, state)
+        times.append(time.perf_counter())
     except ORTModuleFallbackException:
         raise
     except OnwardError as error:
         raise ORTModuleONNXModelException(f"{type(error).__name__}: {error}") from error
+    rehearsing, exporting, building, verifying = (end - start for start, end in itertools.pairwise(times))
+    plan.seconds = {"export": exporting, "build": building, "comparison": rehearsing + verifying}
     return plan
 
 
