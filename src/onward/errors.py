@@ -46,6 +46,10 @@ class NonFiniteError(OnwardError):
     """A loss or a parameter is NaN or infinite, so training stopped; parameters are those before that step."""
 
 
+class PeerError(OnwardError):
+    """Training in several processes cannot go on, because of another one of them: it failed, ended, or is elsewhere."""
+
+
 class OnwardWarning(UserWarning):
     """Base of all warnings of onward: it works, but maybe not as meant."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -71,7 +71,13 @@ class Callback:
     An error in a hook ends training, and reaches the caller of `fit` as it is. Callbacks are called in the order in
     which they were given. One that remembers something between calls says so in `state_dict`, which is saved in
     checkpoints.
+
+    Attributes:
+        first_only: where several processes train together (`Trainer(strategy=...)`), whether only the first one calls
+            it: true for what writes files or shows something. What changes the parameters has to be called in all.
     """
+
+    first_only: ClassVar[bool] = False
 
     def on_fit_begin(self, run: Run) -> None:
         """Before the first step; `run.resumed` says whether it is the first at all."""

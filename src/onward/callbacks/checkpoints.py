@@ -43,6 +43,8 @@ class Checkpoints(Callback):
         mode: whether "min" or "max" is better; "auto" tells from the name.
     """
 
+    first_only = True
+
     def __init__(
         self,
         directory: str | os.PathLike[str],

@@ -23,6 +23,8 @@ class CSVLog(Callback):
         path: the file.
     """
 
+    first_only = True
+
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._rows: list[dict[str, Any]] = []

@@ -21,6 +21,8 @@ class TensorBoard(Callback):
         every: the loss and the rate are written after so many steps; None for epochs only.
     """
 
+    first_only = True
+
     def __init__(self, directory: str | os.PathLike[str], every: int | None = 1) -> None:
         if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
             raise OnwardError(f"`every` is a number of steps, at least 1, not {every!r}")

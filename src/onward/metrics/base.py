@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from onward.errors import OnwardError
+
+T = TypeVar("T")
 
 
 class Output(str, Enum):
@@ -80,8 +83,23 @@ class Metric(ABC):
     def result(self) -> float:
         """The metric of all that has been seen; NaN where it is not defined."""
 
+    def merge(self, parts: Sequence[Any]) -> None:
+        """Take what others of the same kind have seen: parts of the same batches, in several processes."""
+        raise OnwardError(
+            f"the metric {self.name} ({type(self).__name__}) cannot be put together from what several processes have "
+            "seen: give it a method merge(parts), which takes what other metrics of its kind have seen; or use a function "
+            "of (prediction, target)"
+        )
+
     def __repr__(self) -> str:
         return f"<metric {self.name}>"
+
+
+def in_turn(lists: Iterable[Sequence[T]]) -> list[T]:
+    """The first items of all lists, then the second ones, and so on."""
+    missing = object()
+    rounds = itertools.zip_longest(*lists, fillvalue=missing)
+    return [item for each in rounds for item in each if item is not missing]  # type: ignore[misc]
 
 
 def flat_weight(weight: Any, shape: Sequence[int]) -> np.ndarray | None:

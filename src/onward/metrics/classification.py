@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,6 +33,9 @@ class ScoreMetric(Metric):
         if self._defined and len(scores.labels):
             self.count(scores)
 
+    def merge(self, parts: Sequence[Any]) -> None:
+        self._defined = self._defined and all(part._defined for part in parts)
+
     def result(self) -> float:
         return self.value() if self._defined else float("nan")
 
@@ -57,6 +61,12 @@ class Accuracy(ScoreMetric):
         hits, weight = self.hits(scores), scores.weight
         self._right += float(hits.sum() if weight is None else weight[hits].sum())
         self._all += float(len(hits) if weight is None else weight.sum())
+
+    def merge(self, parts: Sequence[Any]) -> None:
+        super().merge(parts)
+        for part in parts:
+            self._right += part._right
+            self._all += part._all
 
     def value(self) -> float:
         return float(ratio(self._right, self._all))
@@ -111,6 +121,9 @@ class _PerClass(ScoreMetric):
                 ]
             )
             seen = (np.bincount(labels, minlength=size) + np.bincount(predicted, minlength=size)) > 0
+        self._add(new, seen)
+
+    def _add(self, new: np.ndarray, seen: np.ndarray) -> None:
         if not self._counts.shape[1]:
             self._counts, self._seen = np.zeros(new.shape), np.zeros(seen.shape, np.bool_)
         if self._counts.shape != new.shape:
@@ -119,6 +132,13 @@ class _PerClass(ScoreMetric):
             )
         self._counts += new
         self._seen |= seen
+
+    def merge(self, parts: Sequence[Any]) -> None:
+        super().merge(parts)
+        for part in parts:
+            if part._counts.shape[1]:
+                self._add(part._counts, part._seen)
+                self._is_binary, self._is_multilabel = part._is_binary, part._is_multilabel
 
 
 class BalancedAccuracy(_PerClass):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from onward.errors import OnwardError
-from onward.metrics.base import Metric
+from onward.metrics.base import Metric, in_turn
 
 _WEIGHT = "sample_weight"
 
@@ -38,6 +38,9 @@ class FunctionMetric(Metric):
     def update(self, prediction: Any, target: Any, weight: Any = None) -> None:
         # Copies: the arrays of a batch may be used again for the next.
         self._seen.append((np.array(prediction), np.array(target), None if weight is None else np.array(weight)))
+
+    def merge(self, parts: Sequence[Any]) -> None:
+        self._seen.extend(in_turn(part._seen for part in parts))
 
     def result(self) -> float:
         if not self._seen:

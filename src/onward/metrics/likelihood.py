@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -26,6 +27,12 @@ class LogLoss(ScoreMetric):
             each = each.mean(axis=1)
         self._sum += float(each.sum() if scores.weight is None else each @ scores.weight)
         self._all += float(len(each) if scores.weight is None else scores.weight.sum())
+
+    def merge(self, parts: Sequence[Any]) -> None:
+        super().merge(parts)
+        for part in parts:
+            self._sum += part._sum
+            self._all += part._all
 
     def value(self) -> float:
         return float(ratio(self._sum, self._all))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
-from onward.metrics.base import Output
+from onward.metrics.base import Output, in_turn
 from onward.metrics.classification import ScoreMetric
 from onward.metrics.decoding import Scores, probabilities
 
@@ -33,6 +36,12 @@ class AUC(ScoreMetric):
         self._scores.append(x.reshape(len(x), -1))
         self._truth.append(truth.reshape(len(x), -1).astype(np.bool_))
         self._weights.append(np.ones(len(x)) if scores.weight is None else scores.weight)
+
+    def merge(self, parts: Sequence[Any]) -> None:
+        super().merge(parts)
+        self._scores.extend(in_turn(part._scores for part in parts))
+        self._truth.extend(in_turn(part._truth for part in parts))
+        self._weights.extend(in_turn(part._weights for part in parts))
 
     def value(self) -> float:
         if not self._scores:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,8 +24,7 @@ class _Columns(Metric):
 
     def update(self, prediction: Any, target: Any, weight: Any = None) -> None:
         x, y = _same_shape(np.asarray(prediction), np.asarray(target))
-        if self._width not in (None, x.shape[1]):
-            raise OnwardError(f"a batch has {x.shape[1]} columns of predictions, those before it had {self._width}")
+        self._check_width(x.shape[1])
         if not len(x):
             return
         weights = flat_weight(weight, (len(np.asarray(prediction)), len(x) // max(len(np.asarray(prediction)), 1)))
@@ -35,6 +35,17 @@ class _Columns(Metric):
 
     @abstractmethod
     def add(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> None: ...
+
+    def merge(self, parts: Sequence[Any]) -> None:
+        for part in parts:
+            self._check_width(part._width)
+            self._width = part._width or self._width
+            self._rows += part._rows
+            self._weight += part._weight
+
+    def _check_width(self, width: int | None) -> None:
+        if None not in (width, self._width) and width != self._width:
+            raise OnwardError(f"a batch has {width} columns of predictions, those before it had {self._width}")
 
 
 class _MeanOfErrors(_Columns):
@@ -49,6 +60,11 @@ class _MeanOfErrors(_Columns):
 
     def add(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> None:
         self._sum = self._sum + _sum(self.error(x, y), weight)
+
+    def merge(self, parts: Sequence[Any]) -> None:
+        super().merge(parts)
+        for part in parts:
+            self._sum = self._sum + part._sum
 
     def means(self) -> np.ndarray:
         return ratio(self._sum, np.full(np.shape(self._sum), self._weight))
@@ -107,12 +123,23 @@ class R2(_Columns):
         if count == 0:
             return
         mean = _sum(shifted, weight) / count
+        self._combine(count, mean, _sum((shifted - mean) ** 2, weight))
+
+    def _combine(self, count: float, mean: np.ndarray, spread: np.ndarray) -> None:
+        """Chan et al. 1983: the spread of two sets from their means and spreads."""
         total = self._counted + count
-        # Chan et al. 1983: the spread of two sets from their means and spreads.
-        spread = _sum((shifted - mean) ** 2, weight)
         self._spread = self._spread + spread + (mean - self._mean) ** 2 * (self._counted * count / total)
         self._mean = self._mean + (mean - self._mean) * (count / total)
         self._counted = total
+
+    def merge(self, parts: Sequence[Any]) -> None:
+        super().merge(parts)
+        for part in parts:
+            self._residual = self._residual + part._residual
+            if self._first is None:
+                self._first = part._first
+            if part._counted:
+                self._combine(part._counted, part._mean + (part._first - self._first), part._spread)
 
     def result(self) -> float:
         if self._rows < 2:

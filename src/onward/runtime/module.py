@@ -48,6 +48,7 @@ class TrainingModule:
         self.state = state
         self._alarm = alarm  # told of a loss that is not finite, in training
         self.accumulating = False
+        self.rank = 0  # among processes that train together: each draws other random numbers
         self._parameters: FlatTensors | None = None  # those that the gradients belong to
         self._gradients: FlatTensors | None = None
         self._extra: FlatTensors | None = None
@@ -159,7 +160,8 @@ class TrainingModule:
     def _draw(self) -> dict[str, onnxruntime.OrtValue]:
         """The inputs that say what this pass draws."""
         if self._random:
-            self._seed[...], self._pass[...] = self.state.random.seed, self.state.random.passes
+            random = self.state.random
+            self._seed[...], self._pass[...] = random.seed_of(self.rank), random.passes
         return self._random
 
     def _accumulation(self, inputs: Sequence[UserInput]) -> dict[str, onnxruntime.OrtValue]:

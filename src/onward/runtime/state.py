@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -70,6 +71,13 @@ class RandomState:
 
     seed: int = 0
     passes: int = 0
+
+    def seed_of(self, rank: int) -> int:
+        """What one of several processes draws from, each something else; the first one draws what one alone would."""
+        if rank == 0:
+            return self.seed
+        digest = hashlib.blake2b(f"{self.seed} {rank}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little") >> 2  # graphs tell all seeds of 62 bits apart
 
 
 class State:

@@ -81,9 +81,9 @@ class FlatTensors(Mapping[str, np.ndarray]):
 
     def add(self, other: FlatTensors) -> None:
         """Add tensors of the same layout, in main memory."""
-        for dtype, buffer in self._buffers.items():
-            mine, others = (side.array(0, (side.size,)) for side in (buffer, other._buffers[dtype]))
-            np.add(mine, others, out=mine)
+        for dtype in self._buffers:
+            mine = self.whole_array(dtype)
+            np.add(mine, other.whole_array(dtype), out=mine)
 
     def norm(self) -> float:
         """The root of the sum of the squares of all elements, in main memory."""
@@ -108,6 +108,16 @@ class FlatTensors(Mapping[str, np.ndarray]):
     def part(self, dtype: np.dtype, start: int, end: int) -> np.ndarray:
         """The same as an array, in main memory."""
         return self._buffers[dtype].array(start, (end - start,))
+
+    def whole(self, dtype: np.dtype) -> onnxruntime.OrtValue:
+        """The whole buffer of one dtype, as one long row."""
+        buffer = self._buffers[dtype]
+        return buffer.value(0, (buffer.size,))
+
+    def whole_array(self, dtype: np.dtype) -> np.ndarray:
+        """The same as an array, in main memory."""
+        buffer = self._buffers[dtype]
+        return buffer.array(0, (buffer.size,))
 
     def rows(self, dtype: np.dtype) -> onnxruntime.OrtValue:
         """The whole buffer of one dtype as a matrix."""

@@ -20,6 +20,10 @@ class Batch(NamedTuple):
     weight: np.ndarray | None = None  # of each row; among the feeds too
 
 
+# What is left for a process where a batch has fewer rows than there are processes.
+NOTHING = Batch({}, 0)
+
+
 def make_batch(named: Named, fields: Fields) -> Batch:
     """Values as the model takes them."""
     feeds = {field.name: field.fit(as_array(named[field.name], str(field))) for field in fields.needed}

@@ -16,9 +16,10 @@ import numpy as np
 from onward.errors import OnwardError
 from onward.graph.naming import quoted
 from onward.trainer.assignment import SAMPLE_WEIGHT, Fields, Named, by_name, by_position, from_frame, from_parts
-from onward.trainer.batch import Batch, make_batch
+from onward.trainer.batch import NOTHING, Batch, make_batch
 from onward.trainer.column import is_arraylike, is_frame
 from onward.trainer.field import Field
+from onward.trainer.part import WHOLE, Part
 from onward.trainer.prefetch import Immediate
 from onward.trainer.stream import DatasetBatches, Stream
 from onward.trainer.table import ColumnTable, DatasetTable, PartOfTable, SampleTable, Table, from_dataset
@@ -36,6 +37,7 @@ class Source(Protocol):
     rows: int | None  # None if only going through them tells
     steps: int | None
     once: bool  # whether there is only one epoch in it: a generator
+    dealt: bool  # whether parts are whole batches, dealt out to several processes
 
     def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
         """The batches of one epoch, from 0 on; without the first `start` ones."""
@@ -52,6 +54,7 @@ def source(
     seed: int = 0,
     sample_weight: Any = None,
     needs_targets: bool = True,
+    part: Part = WHOLE,
 ) -> Source:
     """Batches of `data` for a model.
 
@@ -66,22 +69,24 @@ def source(
         seed: what the order follows from, together with the number of the epoch.
         sample_weight: the weight of each row, where it is not in `data`; it needs an input `sample_weight`.
         needs_targets: False leaves targets out, also if `data` has them.
+        part: which part of it is taken: rows of each batch, or whole batches in turn where `data` comes in batches.
     """
     if isinstance(batch_size, bool) or not isinstance(batch_size, (int, np.integer)) or batch_size < 1:
         raise OnwardError(f"`batch_size` is a number of rows, at least 1, not {batch_size!r}")
     fields = Fields(inputs, needs_targets=needs_targets)
     table = _table(data, targets, sample_weight, fields)
     if table is not None:
-        return _Rows(table, fields, int(batch_size), shuffle, seed)
+        return _Rows(table, fields, int(batch_size), shuffle, seed, part)
     if _is_dataset(data):
-        return Stream(DatasetBatches(data, batch_size), fields, lambda v: from_dataset(v, fields, targets, None))
+        batches = DatasetBatches(data, batch_size, part)
+        return Stream(batches, fields, lambda v: from_dataset(v, fields, targets, None))
     given = [name for name, value in (("targets", targets), ("sample_weight", sample_weight)) if value is not None]
     if given:
         raise OnwardError(
             f"`{given[0]}` belongs to arrays, but the data is {type(data).__name__}, which yields batches: let it "
             "yield (inputs, targets) or (inputs, targets, sample_weight)"
         )
-    return Stream(data, fields, lambda value: _named(value, fields))
+    return Stream(data, fields, lambda value: _named(value, fields), part)
 
 
 def _table(data: Any, targets: Any, weight: Any, fields: Fields) -> Table | None:
@@ -160,11 +165,13 @@ def divided(whole: Source, part: float, seed: int) -> tuple[Source, Source]:
 class _Rows:
     """Batches cut from rows."""
 
-    once = False
+    once = dealt = False
 
-    def __init__(self, table: Table, fields: Fields, batch_size: int, shuffle: bool | Order, seed: int) -> None:
+    def __init__(
+        self, table: Table, fields: Fields, batch_size: int, shuffle: bool | Order, seed: int, part: Part = WHOLE
+    ) -> None:
         self._table, self._fields, self._size = table, fields, batch_size
-        self._shuffle, self._seed = shuffle, seed
+        self._shuffle, self._seed, self._part = shuffle, seed, part
         self.rows: int | None = table.rows
         self.steps: int | None = math.ceil(table.rows / batch_size)
         self._check_fixed_batch()
@@ -176,11 +183,13 @@ class _Rows:
             return
         size, rows = fixed.batch, self._table.rows
         assert size is not None
+        size *= self._part.size
         if rows % size or (self._size != size and rows > size) or (self._size < size):
+            together = f" in each of {self._part.size} processes" if self._part.size > 1 else ""
             raise OnwardError(
-                f"{fixed} takes batches of exactly {size} rows, but {rows} rows come in batches of {self._size}, and "
-                f"the last one of {rows % self._size or self._size}. Use batch_size={size} and a number of rows that "
-                f"{size} divides, or export the model with a batch axis that may change"
+                f"{fixed} takes batches of exactly {fixed.batch} rows{together}, but {rows} rows come in batches of "
+                f"{self._size}, and the last one of {rows % self._size or self._size}. Use batch_size={size} and a "
+                f"number of rows that {size} divides, or export the model with a batch axis that may change"
             )
 
     def order(self, epoch: int) -> np.ndarray | None:
@@ -203,15 +212,17 @@ class _Rows:
         order = self.order(number)
         count = self._table.rows if order is None else len(order)
         for first in range(start * self._size, count, self._size):
-            end = min(first + self._size, count)
-            rows = slice(first, end) if order is None else order[first:end]
-            yield make_batch(self._table.take(rows), self._fields)
+            start, end = self._part.bounds(first, min(first + self._size, count))
+            rows = slice(start, end) if order is None else order[start:end]
+            yield make_batch(self._table.take(rows), self._fields) if end > start else NOTHING
 
     def row_numbers(self, epoch: int, first: int, count: int) -> list[int]:
-        """Which rows of the data are in `count` batches of an epoch, from the batch `first` on."""
+        """Which rows of the data this part has in `count` batches of an epoch, from the batch `first` on."""
         order = self.order(epoch)
         numbers = np.arange(self._table.rows) if order is None else order
-        numbers = numbers[first * self._size : (first + count) * self._size]
+        starts = range(first * self._size, min((first + count) * self._size, len(numbers)), self._size)
+        bounds = [self._part.bounds(start, min(start + self._size, len(numbers))) for start in starts]
+        numbers = np.concatenate([numbers[:0], *(numbers[start:end] for start, end in bounds)])
         if isinstance(self._table, PartOfTable):
             numbers = self._table.numbers[numbers]
         return [int(number) for number in numbers]
@@ -227,7 +238,7 @@ class _Rows:
         order = np.random.default_rng([seed % 2**64, 0, 1]).permutation(rows)
         sides = ((order[kept:], self._shuffle), (order[:kept], False))
         first, second = (
-            _Rows(PartOfTable(self._table, np.sort(numbers)), self._fields, self._size, shuffle, self._seed)
+            _Rows(PartOfTable(self._table, np.sort(numbers)), self._fields, self._size, shuffle, self._seed, self._part)
             for numbers, shuffle in sides
         )
         return first, second

@@ -38,6 +38,8 @@ def _is_watched() -> bool:
 class Bar(Callback):
     """A bar of tqdm for each epoch."""
 
+    first_only = True
+
     def __init__(self, tqdm: Any) -> None:
         self._tqdm = tqdm
         self._bar: Any = None
@@ -79,6 +81,8 @@ class Bar(Callback):
 
 class Log(Callback):
     """A line for each epoch."""
+
+    first_only = True
 
     def on_epoch_end(self, run: Run) -> None:
         said = ", ".join(f"{name} {value}" for name, value in described(run.logs).items())
