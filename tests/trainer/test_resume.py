@@ -133,15 +133,15 @@ def test_in_validation_and_in_the_data(setting: str, uninterrupted: dict[str, An
     with pytest.raises(KeyboardInterrupt):
         made.fit(X, Y, **FIT, directory=tmp_path)
     again = trainer(setting)
-    update = again._model.update
+    run = again._model.run
 
     def slow(*args: Any) -> Any:
         if again.steps == steps_of(setting) - 2:
             # Arrives while the main thread waits in the step, or for data, or anywhere.
             threading.Timer(0.001, pressed).start()
-        return update(*args)
+        return run(*args)
 
-    again._model.update = slow  # type: ignore[method-assign]
+    again._model.run = slow  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):  # noqa: PT012  fit may be faster
         again.fit(X, Y, **FIT, directory=tmp_path, resume=True)
         threading.Event().wait(5)

@@ -87,8 +87,8 @@ class Metric(ABC):
         """Take what others of the same kind have seen: parts of the same batches, in several processes."""
         raise OnwardError(
             f"the metric {self.name} ({type(self).__name__}) cannot be put together from what several processes have "
-            "seen: give it a method merge(parts), which takes what other metrics of its kind have seen; or use a function "
-            "of (prediction, target)"
+            "seen: give it a method merge(parts), which takes what other metrics of its kind have seen; or use a "
+            "function of (prediction, target)"
         )
 
     def __repr__(self) -> str:

@@ -1,15 +1,19 @@
-"""Modules of torch: exported for training, or run on onnxruntime. torch itself is imported when one of them is used."""
+"""What onward and torch do together: modules exported for training or run on onnxruntime, many processes.
+
+torch itself is imported when one of them is used.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from onward.torch.distributed import Distributed
 from onward.torch.exporting import export
 
 if TYPE_CHECKING:
     from onward.torch.ortmodule import DebugOptions, LogLevel, ORTModule
 
-__all__ = ["DebugOptions", "LogLevel", "ORTModule", "export"]
+__all__ = ["DebugOptions", "Distributed", "LogLevel", "ORTModule", "export"]
 
 
 def __getattr__(name: str) -> Any:

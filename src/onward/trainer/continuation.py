@@ -6,14 +6,15 @@ import contextlib
 import copy
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from onward.callbacks import Callback, Checkpoints
-from onward.errors import OnwardError
+from onward.errors import OnwardError, PeerError
 from onward.runtime.state import State
 from onward.trainer import persistence
+from onward.trainer.data import Source
 from onward.trainer.loop import Loop
+from onward.trainer.team import Team
 
 # What has to be the same for a fit to be continued, by what errors call it.
 Settings = dict[str, Any]
@@ -36,14 +37,6 @@ class Fit(NamedTuple):
         return None
 
 
-class Left(NamedTuple):
-    """What an interrupted fit has left in a folder."""
-
-    path: Path
-    state: State
-    content: Mapping[str, Any]  # of the trainer; "run" is that of the fit
-
-
 def with_checkpoints(callbacks: Sequence[Callback], directory: str | os.PathLike[str] | None) -> list[Callback]:
     """The callbacks, and one that writes checkpoints if a folder for them is given."""
     given: list[Callback] = [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
@@ -57,8 +50,8 @@ def with_checkpoints(callbacks: Sequence[Callback], directory: str | os.PathLike
     return [*given, Checkpoints(directory)]
 
 
-def newest_of(callbacks: Sequence[Callback]) -> Left | None:
-    """The newest checkpoint in the folder of these callbacks; None if there is none yet."""
+def newest_of(callbacks: Sequence[Callback], settings: Settings) -> tuple[State, Mapping[str, Any]] | None:
+    """The newest checkpoint in the folder of these callbacks, of a fit with these settings; None if there is none."""
     folder = next(callback for callback in callbacks if isinstance(callback, Checkpoints))
     path = folder.newest
     if path is None:
@@ -66,7 +59,39 @@ def newest_of(callbacks: Sequence[Callback]) -> Left | None:
     state, content = persistence.read(path)
     if "run" not in content:
         raise OnwardError(f"{str(path)!r} was not written by fit; continue from it with load")
-    return Left(path, state, content)
+    require_same(content["run"]["settings"], settings, repr(str(path)))
+    return state, content
+
+
+def agreed_settings(mine: Settings, epochs: int, team: Team) -> Settings:
+    """The settings that several processes have in common; those that are given data of their own have it together."""
+    given = team.meet("the beginning of fit", {**mine, "epochs": int(epochs)})
+    if team.strategy.sharded:
+        for name, whole in (("the number of rows", sum), ("the number of batches", max)):
+            counts = [settings.pop(name) for settings in given]
+            mine = {**mine, name: None if None in counts else whole(counts)}
+    for rank, settings in enumerate(given):
+        different = [name for name in settings if settings[name] != given[0][name]]
+        if different:
+            name = different[0]
+            raise team.agreed(
+                PeerError(
+                    f"the processes were not given the same: {name} is {given[0][name]} in rank 0, and "
+                    f"{settings[name]} in rank {rank}. Call fit with the same arguments in all of them; if each has "
+                    "data of its own, use strategy=onward.torch.Distributed(sharded=True)"
+                )
+            )
+    return mine
+
+
+def require_repeatable(sources: Mapping[str, Source | None], epochs: int) -> None:
+    """Refuse to go more than once through what can be gone through once."""
+    for what, made in sources.items():
+        if made is not None and made.once and epochs > 1:
+            raise OnwardError(
+                f"`{what}` is a generator, which yields its batches once, but epochs={epochs}; give a function that "
+                "returns a new one for each epoch, or a list"
+            )
 
 
 def require_same(saved: Settings, now: Settings, what: str) -> None:

@@ -22,6 +22,7 @@ from onward.runtime.tensors import FlatTensors
 from onward.trainer.data import Batch, Source
 from onward.trainer.figure import new_figure, save_figure
 from onward.trainer.loop import Loop
+from onward.trainer.team import Team
 from onward.trainer.trained import TrainedModel
 
 # From batches and a rate to the loss, and its weight in the mean of an epoch.
@@ -107,6 +108,7 @@ def find_rate(
     divergence: float,
     accumulate: int,
     prefetch: int,
+    team: Team,
 ) -> RateSearch:
     """Train with a rising rate, and put the model back as it was, bit for bit; `learn` makes one update."""
     _check(lowest, highest, steps, smoothing, divergence)
@@ -120,7 +122,9 @@ def find_rate(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NonFiniteWarning)  # which is what is looked for
-            Loop(probe, source, epochs=steps, callbacks=[watch], accumulate=accumulate, prefetch=prefetch).run()
+            Loop(
+                probe, source, epochs=steps, callbacks=[watch], accumulate=accumulate, prefetch=prefetch, team=team
+            ).run()
     except NonFiniteError:
         watch.ended = f"the loss was not finite at a rate of {probe.rate:.3g}"
     finally:

@@ -8,18 +8,19 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from onward.callbacks.base import Callback
-from onward.errors import NonFiniteError
+from onward.errors import NonFiniteError, PeerError
 from onward.trainer.history import History
 from onward.trainer.interruption import Uninterrupted
 from onward.trainer.memory import resident_memory
 from onward.trainer.prefetch import Prefetch
+from onward.trainer.team import Team
 
 _SHOWN = 8  # so many rows are named in an error
 logger = logging.getLogger(__name__)
@@ -54,6 +55,14 @@ class Learner(Protocol):
         ...
 
 
+class _Step(NamedTuple):
+    """What a step is made of: batches of this process, and how many batches and rows all have."""
+
+    group: list[Any]
+    batches: int
+    rows: int
+
+
 class Loop:
     """Training under way; callbacks know it as `run` (`onward.callbacks.Run` says what they may use).
 
@@ -68,6 +77,7 @@ class Loop:
         validate: called after each epoch; what it returns goes into the logs.
         prefetch: how many batches are prepared ahead, in a thread of their own.
         state: of an interrupted loop, from `state_dict`; callbacks of the same kinds get theirs.
+        team: the processes that run this loop together, each with its own part of the data.
     """
 
     def __init__(
@@ -84,6 +94,7 @@ class Loop:
         validate: Callable[[], Mapping[str, float]] | None = None,
         prefetch: int = 2,
         state: Mapping[str, Any] | None = None,
+        team: Team | None = None,
     ) -> None:
         self.learner, self.history = learner, History() if history is None else history
         self.epochs, self.batches = first + epochs, source.steps
@@ -95,6 +106,7 @@ class Loop:
         self.stopped: str | None = None  # why, if a callback has asked for it
         self._source, self._callbacks = source, list(callbacks)
         self._accumulate, self._validate, self._prefetch = accumulate, validate, prefetch
+        self._team = Team() if team is None else team
         self._total = self._weight = 0.0  # of the losses of this epoch
         self._seconds = 0.0
         self._before_end: dict[str, Any] | None = None  # the state before the hooks that end an epoch
@@ -113,7 +125,7 @@ class Loop:
             for callback in self._callbacks:
                 begun.append(callback)
                 callback.on_fit_begin(self)
-            while self.epoch < self.epochs and self.stopped is None:
+            while self.epoch < self.epochs and not self._stops("the beginning of an epoch"):
                 self._run_epoch()
         except BaseException as error:
             self.error = error
@@ -143,28 +155,48 @@ class Loop:
         self._call("on_epoch_begin")
         began = time.perf_counter()
         with closing(Prefetch(self._source.epoch(self.epoch, self.batch), self._prefetch)) as batches:
-            while group := list(itertools.islice(batches, self._accumulate)):
+            while (step := self._next(batches)) is not None:
                 with Uninterrupted():
-                    self._learn(group)
+                    self._learn(step)
                     now = time.perf_counter()
                     self._record(now - began)
                     began = now
                     self._call("on_step_end")
                     self._call("on_settled")
-                if self.stopped is not None:
-                    return
-        self._end_epoch()
+        if self.stopped is None:
+            self._end_epoch()
 
-    def _learn(self, group: Sequence[Any]) -> None:
+    def _next(self, batches: Iterator[Any]) -> _Step | None:
+        """What the next step is made of; None where the epoch, or training, ends in all processes."""
+        group = [] if self.stopped is not None else list(itertools.islice(batches, self._accumulate))
+        told = self._team.meet("a training step", (self.stopped, len(group), sum(batch.rows for batch in group)))
+        self._hear(stopped for stopped, _, _ in told)
+        count = max(count for _, count, _ in told)
+        if self.stopped is not None or count == 0:
+            return None
+        return _Step(group, count, sum(rows for _, _, rows in told))
+
+    def _stops(self, place: str) -> bool:
+        """Whether training ends, because a callback of any process has asked for it."""
+        self._hear(self._team.meet(place, self.stopped))
+        return self.stopped is not None
+
+    def _hear(self, reasons: Iterable[str | None]) -> None:
+        self.stopped = next((reason for reason in (self.stopped, *reasons) if reason is not None), None)
+
+    def _learn(self, step: _Step) -> None:
+        group = step.group
         try:
             self.loss, weight = self.learner.learn(group)
+        except PeerError:  # which says where that happened
+            raise
         except NonFiniteError as error:
             raise NonFiniteError(
                 f"{self._whereabouts(group)}: {error} The parameters are as they were before this step."
             ) from error
         self.step += 1
-        self.batch += len(group)
-        self.rows += sum(batch.rows for batch in group)
+        self.batch += step.batches
+        self.rows += step.rows
         if weight is None:
             self._total += self.loss
         else:
@@ -203,6 +235,7 @@ class Loop:
             self.logs = logs
             self.logs.update({} if self.rate is None else {"rate": self.rate}, seconds=self._seconds)
             self._call("on_epoch_end")
+            self._stops("the end of an epoch")
             self.history.add_epoch(self.epoch, self.logs)
             self.epoch, self.batch = self.epoch + 1, 0
             self._before_end = None

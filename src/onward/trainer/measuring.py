@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,8 @@ from onward.metrics import Metric
 from onward.trainer.batch import Batch
 from onward.trainer.comparison import Comparison
 from onward.trainer.rate import Rates
+from onward.trainer.replica import keep_equal
+from onward.trainer.team import Team
 from onward.trainer.trained import TrainedModel
 
 
@@ -35,6 +37,10 @@ class Measurement:
     def _metrics(self) -> list[Metric]:
         return [each.metric for each in self._comparisons]
 
+    def fresh(self) -> Measurement:
+        """Another one of the same kind, which has seen nothing."""
+        return Measurement(self._model, self._loss, self._comparisons)
+
     def start(self) -> None:
         """Forget everything."""
         self._total = self._weight = 0.0
@@ -49,6 +55,8 @@ class Measurement:
 
     def evaluate(self, batch: Batch) -> None:
         """Run the model on one batch, and take its loss and its outputs."""
+        if not batch.rows:  # other processes have some
+            return
         counts = self.share(batch)
         outputs = self._model.evaluate(batch.feeds, counts=counts != 0)
         if counts is None:
@@ -85,12 +93,36 @@ class Measurement:
             metric.start()
             vars(metric).update(state.get(metric.name, {}))
 
+    def merge(self, states: Iterable[Mapping[str, Any]]) -> None:
+        """Let the metrics take what others have seen: parts of the same batches."""
+        if not self._comparisons:
+            return
+        parts = []
+        for state in states:
+            parts.append(self.fresh())
+            parts[-1].load_state_dict(state)
+        for index, metric in enumerate(self._metrics):
+            metric.merge([part._metrics[index] for part in parts])
+
+    def gathered(self, team: Team) -> Measurement:
+        """What all processes have measured together."""
+        if team.size == 1:
+            return self
+        whole = self.fresh()
+        told = team.meet("the end of an evaluation", (self._total, self._weight, self._is_sum, self.state_dict()))
+        for total, weight, is_sum, _ in told:
+            whole._total += total
+            whole._weight += weight
+            whole._is_sum = whole._is_sum or is_sum
+        whole.merge(metrics for *_, metrics in told)
+        return whole
+
 
 class TrainingMetrics(Callback):
     """Metrics of the training itself, and the schedule that waits for what they say."""
 
-    def __init__(self, model: TrainedModel, measurement: Measurement, rates: Rates) -> None:
-        self._model, self._measurement, self._rates = model, measurement, rates
+    def __init__(self, model: TrainedModel, measurement: Measurement, rates: Rates, team: Team) -> None:
+        self._model, self._measurement, self._rates, self._team = model, measurement, rates, team
 
     def on_epoch_begin(self, run: Run) -> None:
         if run.batch == 0:
@@ -98,6 +130,7 @@ class TrainingMetrics(Callback):
 
     def on_epoch_end(self, run: Run) -> None:
         self._model.require_finite()  # the loss of the last step was computed before its update
+        keep_equal(self._model, self._team)
         validated = {name: run.logs.pop(name) for name in list(run.logs) if name != "loss"}
         run.logs.update({**self._measurement.metric_results(), **validated})
         self._rates.observe(run.logs)

@@ -1,7 +1,7 @@
 """Where training runs: in this process alone, or in several that make each step together.
 
-A strategy is all that a `Trainer` knows about other processes. `onward.torch.Distributed` is one; whoever has another way
-to send numbers around writes a class with these three methods.
+A strategy is all that a `Trainer` knows about other processes. `onward.torch.Distributed` is one; whoever has another
+way to send numbers around writes a class with these three methods.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Strategy(Protocol):
     Attributes:
         rank: the number of this process, from 0 on.
         size: how many there are.
-        sharded: whether each process is given its own part of the data; else all are given the same data, and divide it.
+        sharded: whether each process is given its own part of the data; else all are given the same, and divide it.
     """
 
     rank: int
@@ -35,7 +35,7 @@ class Strategy(Protocol):
     sharded: bool
 
     def gather(self, value: Any) -> list[Any]:
-        """What each process gives, in the order of ranks: numbers, texts, arrays, and tuples, lists and dicts of them."""
+        """What each process gives, in the order of ranks: numbers, texts, arrays, and tuples, lists, dicts of them."""
         ...
 
     def add_up(self, tensors: FlatTensors, weight: float) -> None:

@@ -16,8 +16,8 @@ from onward.trainer.table import is_computed
 class Stream:
     """Batches that the user's own iteration yields.
 
-    Several processes deal them out: of each round of as many batches, every process takes one. Nobody but the user knows
-    which axes of a batch are rows, so none is cut.
+    Several processes deal them out: of each round of as many batches, every process takes one. Nobody but the user
+    knows which axes of a batch are rows, so none is cut.
     """
 
     rows: int | None = None

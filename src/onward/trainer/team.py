@@ -106,7 +106,9 @@ class Team:
         except BaseException as error:  # nobody can be told of this
             self._all_know = True
             if isinstance(error, PeerError) and word.place:
-                raise PeerError(f"rank {self.rank} waited at {word.place} for the other processes, but {error}") from error
+                raise PeerError(
+                    f"rank {self.rank} waited at {word.place} for the other processes, but {error}"
+                ) from error
             raise
 
     def callbacks(self, given: Sequence[Callback]) -> list[Callback]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -85,23 +86,36 @@ class TrainedModel:
 
         Where it raises, nothing has changed.
         """
-        module, state = self.module, self.state
-        statistics = module.statistics() if self._has_statistics else {}
-        passes = state.random.passes
+        with self.attempt():
+            results = self.run(feeds, weights)
+        self.step(rate)
+        return results
+
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Forward and backward passes that change nothing if something raises meanwhile."""
+        statistics = self.module.statistics() if self._has_statistics else {}
+        passes = self.state.random.passes
         try:
-            results = [
-                module.train_step([fed[name] for name in self._order], weight)
-                for fed, weight in zip(feeds, weights, strict=True)
-            ]
+            yield
         except BaseException:
-            state.random.passes = passes
-            module.set_statistics(statistics)
+            self.state.random.passes = passes
+            self.module.set_statistics(statistics)
             raise
         finally:
-            module.reset()
+            self.module.reset()
+
+    def run(self, feeds: Sequence[Feeds], weights: Sequence[float]) -> list[list[Any]]:
+        """The outputs of several batches; their gradients, with these weights, add up in the module."""
+        return [
+            self.module.train_step([fed[name] for name in self._order], weight)
+            for fed, weight in zip(feeds, weights, strict=True)
+        ]
+
+    def step(self, rate: float) -> None:
+        """Change the parameters, by the gradients that the module has."""
         self.optimizer.state.learning_rate = rate
         self.optimizer.step()
-        return results
 
     def gradient_norm(self) -> float | None:
         """That of the last update; None on a device, from which it would have to be copied."""

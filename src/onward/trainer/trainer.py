@@ -11,7 +11,7 @@ import numpy as np
 
 from onward import losses
 from onward.callbacks import Callback, Checkpoints
-from onward.errors import NonFiniteError, OnwardError
+from onward.errors import OnwardError
 from onward.graph.naming import listed
 from onward.graph.prepare import ModelLike
 from onward.losses import Loss
@@ -23,19 +23,32 @@ from onward.runtime.files import write_bytes
 from onward.runtime.state import State
 from onward.trainer import persistence
 from onward.trainer.comparison import Comparison, comparisons
-from onward.trainer.continuation import Fit, Settings, newest_of, require_same, with_checkpoints
+from onward.trainer.continuation import (
+    Fit,
+    Settings,
+    agreed_settings,
+    newest_of,
+    require_repeatable,
+    require_same,
+    with_checkpoints,
+)
 from onward.trainer.data import Batch, Source, divided, source
 from onward.trainer.description import arguments_of
 from onward.trainer.finder import RateSearch, find_rate
 from onward.trainer.history import History
+from onward.trainer.learning import Step
 from onward.trainer.loop import Loop
 from onward.trainer.measuring import Collection, Measurement, TrainingMetrics
+from onward.trainer.part import WHOLE
 from onward.trainer.prefetch import Prefetch
 from onward.trainer.progress import progress_callback
 from onward.trainer.rate import Rates, ScheduleLike
 from onward.trainer.recipe import recipe as recipe_for
+from onward.trainer.replica import join, synchronise
 from onward.trainer.reporting import recipe_of, training_of
+from onward.trainer.strategy import Strategy, strategy_of
 from onward.trainer.summary import summary
+from onward.trainer.team import Team
 from onward.trainer.trained import TrainedModel
 from onward.training.assembly import assemble
 
@@ -68,9 +81,12 @@ class Trainer:
         session_options: an `onnxruntime.SessionOptions` for all sessions.
         separate_shared: give parameters that torch's exporter merged, because they were equal, tensors of their own
             again, under their own names; `onward.check` says whether it did.
+        strategy: how several processes train together: "distributed" (`onward.torch.Distributed`), "auto" for that
+            where a launcher such as torchrun has started several, or an object. All of them make the same calls.
 
     Attributes:
         history: what happened so far, over all calls of `fit`.
+        strategy: that in use; its `rank` and `size` are 0 and 1 where there is one process.
     """
 
     def __init__(
@@ -93,40 +109,45 @@ class Trainer:
         providers: Sequence[Any] | None = None,
         session_options: Any = None,
         separate_shared: bool = False,
+        strategy: str | Strategy | None = None,
     ) -> None:
         self._arguments, self._fits = arguments_of(Trainer, locals()), list[dict[str, str]]()
-        if isinstance(accumulate, bool) or not isinstance(accumulate, int) or accumulate < 1:
-            raise OnwardError(f"`accumulate` is a number of batches, at least 1, not {accumulate!r}")
-        if not isinstance(seed, (int, np.integer)) or not -(2**63) <= seed < 2**63:
-            raise OnwardError(f"`seed` is an integer of 64 bits, not {seed!r}")
-        chosen = recipe_for(optimizer, learning_rate, clip)
-        self._loss = None if loss is None else losses.get(loss)
-        if sample_weight and self._loss is None:
-            raise OnwardError("a model that is its own loss takes no weights of rows; give a loss")
-        taken = losses.weighted(self._loss) if sample_weight and self._loss is not None else self._loss
-        names = [loss_inputs] if isinstance(loss_inputs, str) else loss_inputs
-        assembly = assemble(
-            model,
-            taken,
-            chosen,
-            trainable=trainable,
-            frozen=frozen,
-            loss_inputs=names,
-            weighted=accumulate > 1,
-            separate_shared=separate_shared,
-        )
-        self._model = TrainedModel(
-            assembly, seed=int(seed), device=device, providers=providers, session_options=session_options
-        )
-        self._weighted = sample_weight
-        self._optimizer, self._seed, self._accumulate = chosen, int(seed), accumulate
-        self._rates = Rates(schedule, chosen.learning_rate)
-        self._comparisons = comparisons(self._model, self._loss, metrics)
-        self._training = Measurement(self._model, self._loss, self._comparisons)
+        self._team = Team(strategy_of(strategy))
+        self.strategy = self._team.strategy
+        self.history = History()
+        with self._team.together():
+            if isinstance(accumulate, bool) or not isinstance(accumulate, int) or accumulate < 1:
+                raise OnwardError(f"`accumulate` is a number of batches, at least 1, not {accumulate!r}")
+            if not isinstance(seed, (int, np.integer)) or not -(2**63) <= seed < 2**63:
+                raise OnwardError(f"`seed` is an integer of 64 bits, not {seed!r}")
+            chosen = recipe_for(optimizer, learning_rate, clip)
+            self._loss = None if loss is None else losses.get(loss)
+            if sample_weight and self._loss is None:
+                raise OnwardError("a model that is its own loss takes no weights of rows; give a loss")
+            taken = losses.weighted(self._loss) if sample_weight and self._loss is not None else self._loss
+            names = [loss_inputs] if isinstance(loss_inputs, str) else loss_inputs
+            assembly = assemble(
+                model,
+                taken,
+                chosen,
+                trainable=trainable,
+                frozen=frozen,
+                loss_inputs=names,
+                weighted=accumulate > 1,
+                separate_shared=separate_shared,
+            )
+            self._model = TrainedModel(
+                assembly, seed=int(seed), device=device, providers=providers, session_options=session_options
+            )
+            self._optimizer, self._accumulate = chosen, accumulate
+            self._rates = Rates(schedule, chosen.learning_rate)
+            self._comparisons = comparisons(self._model, self._loss, metrics)
+            self._training = Measurement(self._model, self._loss, self._comparisons)
+            self._step = Step(self._model, self._team, weighted=sample_weight)
+            self._seed = join(self._model, self._team)
         self._epoch = 0
         self._loop: Loop | None = None  # of a fit under way
         self._unfinished: dict[str, Any] | None = None
-        self.history = History()
 
     # Training ---------------------------------------------------------------------------------------------------------
 
@@ -171,49 +192,47 @@ class Trainer:
             prefetch: how many batches are prepared ahead, in a thread.
         """
         arguments = arguments_of(Trainer.fit, locals())
-        if isinstance(epochs, bool) or not isinstance(epochs, (int, np.integer)) or epochs < 0:
-            raise OnwardError(f"`epochs` is a number, at least 0, not {epochs!r}")
-        epochs = int(epochs)
-        training, validating = self._sources(data, targets, batch_size, validation, shuffle, sample_weight)
-        if epochs > 1:
-            for made, what in ((training, "data"), (validating, "validation")):
-                if made is not None and made.once:
-                    raise OnwardError(
-                        f"`{what}` is a generator, which yields its batches once, but epochs={epochs}; give a function "
-                        "that returns a new one for each epoch, or a list"
-                    )
-        given = with_checkpoints(callbacks, directory)
-        settings = self._describe(training, batch_size, shuffle, epochs)
-        saved = self._interrupted(given, settings) if resume else None
-        if saved is None:
-            self._rates.begin(self.steps, None if training.steps is None else epochs * self._updates(training.steps))
-        self._fit = Fit(self._epoch if saved is None else int(saved["first"]), settings)
-        loop = Loop(
-            self,
-            training,
-            epochs=epochs,
-            callbacks=[TrainingMetrics(self._model, self._training, self._rates), *given, progress_callback(progress)],
-            history=self.history,
-            first=self._fit.first,
-            step=self.steps,
-            accumulate=self._accumulate,
-            validate=None if validating is None else lambda: self._validated(validating, prefetch),
-            prefetch=prefetch,
-            state=None if saved is None else saved["loop"],
-        )
+        with self._team.together():
+            if isinstance(epochs, bool) or not isinstance(epochs, (int, np.integer)) or epochs < 0:
+                raise OnwardError(f"`epochs` is a number, at least 0, not {epochs!r}")
+            training, validating = self._sources(data, targets, batch_size, validation, shuffle, sample_weight)
+            require_repeatable({"data": training, "validation": validating}, epochs)
+            given = with_checkpoints(callbacks, directory)
+            settings = agreed_settings(self._describe(training, batch_size, shuffle, int(epochs)), epochs, self._team)
+            saved = self._interrupted(given, settings) if resume else None
+            if saved is None:
+                steps = settings["the number of batches"]
+                self._rates.begin(self.steps, None if steps is None else int(epochs) * -(-steps // self._accumulate))
+            self._fit = Fit(self._epoch if saved is None else int(saved["first"]), settings)
+            watching = TrainingMetrics(self._model, self._training, self._rates, self._team)
+            loop = Loop(
+                self,
+                training,
+                epochs=int(epochs),
+                callbacks=self._team.callbacks([watching, *given, progress_callback(progress)]),
+                history=self.history,
+                first=self._fit.first,
+                step=self.steps,
+                accumulate=self._accumulate,
+                validate=None if validating is None else lambda: self._validated(validating, prefetch),
+                prefetch=prefetch,
+                state=None if saved is None else saved["loop"],
+                team=self._team,
+            )
+            return self._run(loop, arguments)
+
+    def _run(self, loop: Loop, arguments: dict[str, str]) -> History:
         self._unfinished, self._loop = None, loop
         self._fits.append(arguments)
         try:
-            return loop.run()
+            history = loop.run()
+            self._team.meet("the end of fit")  # when files are written
+            return history
         except BaseException:
             self._unfinished = self._fit.left(loop)
             raise
         finally:
             self._epoch, self._loop = loop.epoch, None
-
-    def _updates(self, batches: int) -> int:
-        """How many updates an epoch of so many batches has."""
-        return -(-batches // self._accumulate)
 
     def _sources(
         self, data: Any, targets: Any, batch_size: int, validation: Any, shuffle: Any, sample_weight: Any
@@ -231,36 +250,24 @@ class Trainer:
         return divided(made, float(validation), self._seed)
 
     def _source(self, data: Any, targets: Any = None, **options: Any) -> Source:
-        return source(data, targets, inputs=self._model.fields, **options)
+        return source(data, targets, inputs=self._model.fields, **{"part": self._team.part, **options})
 
     def _validated(self, data: Source, prefetch: int) -> dict[str, float]:
         return {f"val_{name}": value for name, value in self._measured(data, self._comparisons, prefetch).items()}
 
     def train_step(self, batch: Any) -> float:
-        """One update from one batch, ``(inputs, targets)`` or a dict by name; returns the loss."""
+        """One update from one batch, ``(inputs, targets)`` or a dict by name; returns the loss.
+
+        Several processes give one batch each, and the update is that of all of them.
+        """
         self._unfinished = None
-        batches = list(self._source(iter([batch])).epoch(0))
-        return self._learn(batches, self._rates.at(self.steps), Measurement(self._model, self._loss))[0]
+        with self._team.together():
+            batches = list(self._source(iter([batch]), part=WHOLE).epoch(0))
+            return self._step(batches, self._rates.at(self.steps), Measurement(self._model, self._loss))[0]
 
     def learn(self, batches: Sequence[Batch]) -> tuple[float, float | None]:
         """One update, as the loop wants it: returns the loss of the batches, and its weight in the mean of an epoch."""
-        return self._learn(batches, self._rates.at(self.steps), self._training)
-
-    def _learn(self, batches: Sequence[Batch], rate: float, measurement: Measurement) -> tuple[float, float | None]:
-        shares = [measurement.share(batch) for batch in batches]
-        is_sum, total = None in shares, sum(share or 0.0 for share in shares)
-        if 0.0 in shares and total:  # batches of which nothing counts have no loss, and are no part of the step
-            batches = [batch for batch, share in zip(batches, shares, strict=True) if share]
-            shares = [share for share in shares if share]
-        if not is_sum and not total and not self._weighted:
-            raise NonFiniteError("no label counts, because all are to be ignored, and the mean of nothing is no number")
-        weights = [1.0 if share is None or not total else share / total for share in shares]
-        results = self._model.update([batch.feeds for batch in batches], weights, rate)
-        loss = 0.0
-        for batch, outputs, weight in zip(batches, results, weights, strict=True):
-            loss += self._model.loss_of(outputs) * weight
-            measurement.update_metrics(batch, outputs)
-        return loss, None if is_sum else total
+        return self._step(batches, self._rates.at(self.steps), self._training)
 
     @property
     def rate(self) -> float:
@@ -322,20 +329,22 @@ class Trainer:
             divergence: the search ends when the loss is so many times its lowest.
             prefetch: how many batches are prepared ahead, in a thread.
         """
-        made = self._source(data, targets, batch_size=batch_size, seed=self._seed, sample_weight=sample_weight)
-        measurement = Measurement(self._model, self._loss)
-        return find_rate(
-            self._model,
-            lambda batches, rate: self._learn(batches, rate, measurement),
-            made,
-            lowest=lowest,
-            highest=highest,
-            steps=steps,
-            smoothing=smoothing,
-            divergence=divergence,
-            accumulate=self._accumulate,
-            prefetch=prefetch,
-        )
+        with self._team.together():
+            made = self._source(data, targets, batch_size=batch_size, seed=self._seed, sample_weight=sample_weight)
+            measurement = Measurement(self._model, self._loss)
+            return find_rate(
+                self._model,
+                lambda batches, rate: self._step(batches, rate, measurement),
+                made,
+                lowest=lowest,
+                highest=highest,
+                steps=steps,
+                smoothing=smoothing,
+                divergence=divergence,
+                accumulate=self._accumulate,
+                prefetch=prefetch,
+                team=self._team,
+            )
 
     # Evaluation and prediction ----------------------------------------------------------------------------------------
 
@@ -356,21 +365,22 @@ class Trainer:
         ``reduction="sum"`` is the sum. A loss about which nothing is known (a function of your own without targets that
         look like the prediction, an ONNX model, the model's own) is taken for a mean over the rows.
         """
-        found = self._comparisons if metrics is None else comparisons(self._model, self._loss, metrics)
-        made = self._source(data, targets, batch_size=batch_size, shuffle=False, sample_weight=sample_weight)
-        return self._measured(made, found, prefetch)
+        with self._team.together():
+            found = self._comparisons if metrics is None else comparisons(self._model, self._loss, metrics)
+            made = self._source(data, targets, batch_size=batch_size, shuffle=False, sample_weight=sample_weight)
+            return self._measured(made, found, prefetch)
 
     def _measured(self, data: Source, found: Sequence[Comparison], prefetch: int) -> dict[str, float]:
         measurement = Measurement(self._model, self._loss, found)
         with Prefetch(data.epoch(0), prefetch) as batches:
             for batch in batches:
                 measurement.evaluate(batch)
-        return measurement.results()
+        return measurement.gathered(self._team).results()
 
     def predict(self, data: Any, *, batch_size: int = 32, prefetch: int = 2) -> Any:
         """What the model returns: an array for one output, a dict by name for several.
 
-        Targets are not needed, and left out if `data` has them.
+        Targets are not needed, and left out if `data` has them. Each process predicts all that it is given.
         """
         needed = self._model.prediction_inputs()
         fields = [field for field in self._model.fields if field.name in needed or field.is_target]
@@ -386,45 +396,57 @@ class Trainer:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a checkpoint: parameters, optimizer, schedule, history. `onward.api` reads it, too."""
-        persistence.save(self._model, path, {"epoch": self.epochs, **self._remembered()})
+        content = {"epoch": self.epochs, **self._remembered()}
+        with self._team.together():
+            self._team.first("save", lambda: persistence.save(self._model, path, content))
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Continue from a checkpoint, of this class or of `onward.api`: the next `fit` begins a new epoch."""
-        self._take(*persistence.read(path))
+        with self._team.together():
+            self._take(lambda: persistence.read(path))
 
     def save_run(self, path: str | os.PathLike[str], loop: Loop) -> None:
-        """Write a checkpoint of a `fit` under way."""
+        """Write a checkpoint of a `fit` under way, if this is the first of several processes."""
         self._model.require_finite()
+        if self._team.rank > 0:
+            return
         content = {"epoch": loop.epoch, **self._remembered(), "run": self._fit.content(loop)}
         persistence.save(self._model, path, content)
 
     def _remembered(self) -> dict[str, Any]:
         return {"rates": self._rates.state_dict(), "history": self.history.state_dict()}
 
-    def _take(self, state: State, content: Mapping[str, Any]) -> None:
-        """Become what a checkpoint says."""
-        self._model.take(state)
+    def _take(self, read: Callable[[], tuple[State, Mapping[str, Any]] | None]) -> Mapping[str, Any] | None:
+        """Become what a checkpoint says, which the first process reads; returns what the trainer has written in it."""
+
+        def taken() -> Mapping[str, Any] | None:
+            found = read()
+            if found is not None:
+                self._model.take(found[0])
+            return None if found is None else found[1]
+
+        content = self._team.first("load", taken)
+        if content is None:
+            return None
+        synchronise(self._model, self._team)
         self._unfinished = None
         if content:
             self._epoch = int(content["epoch"])
             self._rates.load_state_dict(content["rates"])
             self.history.load_state_dict(content["history"])
+        return content
 
     def _interrupted(self, callbacks: Sequence[Callback], settings: Settings) -> Mapping[str, Any] | None:
         """What an interrupted fit has left, in a folder or here; None to start from the beginning."""
-        if not any(isinstance(callback, Checkpoints) for callback in callbacks):
-            if self._unfinished is None:
-                raise OnwardError(
-                    "there is no interrupted fit to continue; to continue one of another process, give `directory`"
-                )
-            require_same(self._unfinished["settings"], settings, "the fit that was interrupted")
-            return self._unfinished
-        left = newest_of(callbacks)
-        if left is None:
-            return None
-        require_same(left.content["run"]["settings"], settings, repr(str(left.path)))
-        self._take(left.state, left.content)
-        return left.content["run"]
+        if any(isinstance(callback, Checkpoints) for callback in callbacks):
+            content = self._take(lambda: newest_of(callbacks, settings))
+            return None if content is None else content["run"]
+        if self._unfinished is None:
+            raise OnwardError(
+                "there is no interrupted fit to continue; to continue one of another process, give `directory`"
+            )
+        require_same(self._unfinished["settings"], settings, "the fit that was interrupted")
+        return self._unfinished
 
     def export(self, path: str | os.PathLike[str], outputs: Sequence[str] | None = None) -> None:
         """Write the model with its weights as they are now: the inputs and outputs of the file that it came from.
@@ -433,7 +455,9 @@ class Trainer:
             path: the file, which is replaced as a whole; models of more than 2 GB have a second one, ``<path>.data``.
             outputs: other values of the model to return instead.
         """
-        self._model.export(path, None if outputs is None else listed("outputs", outputs, one=True))
+        with self._team.together():
+            wanted = None if outputs is None else listed("outputs", outputs, one=True)
+            self._team.first("export", lambda: self._model.export(path, wanted))
 
     def report(
         self,
@@ -491,6 +515,7 @@ class Trainer:
             "the number of rows": training.rows,
             "the number of batches": training.steps,
             "shuffle": shuffle if isinstance(shuffle, bool) else "a function",
+            "the number of processes": self._team.size if training.dealt or self.strategy.sharded else None,
         }
 
     def summary(self) -> str:
