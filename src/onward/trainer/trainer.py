@@ -487,7 +487,8 @@ class Trainer:
             recipe=recipe_of(self._arguments, self._fits) if recipe is None else recipe,
             better={},
         )
-        write_bytes(path, page(told).encode("utf-8", "replace"))
+        with self._team.together():
+            self._team.first("report", lambda: write_bytes(path, page(told).encode("utf-8", "replace")))
         return Path(path)
 
     # What callbacks use -----------------------------------------------------------------------------------------------
