@@ -9,7 +9,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from onward import api, artifacts, callbacks, edge, losses, metrics, onnxblock, optim, sklearn, testing, torch
+    from onward import (
+        api,
+        artifacts,
+        callbacks,
+        edge,
+        federated,
+        losses,
+        metrics,
+        onnxblock,
+        optim,
+        sklearn,
+        testing,
+        torch,
+    )
     from onward.autodiff.custom import nondifferentiable, vjp
     from onward.autodiff.gradient import gradient
     from onward.errors import OnwardError
@@ -28,6 +41,7 @@ __all__ = [
     "callbacks",
     "check",
     "edge",
+    "federated",
     "gradient",
     "initial_state",
     "losses",

@@ -45,6 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "head": BASE | {"graph"},
     "trainer": FRONT | {"callbacks", "metrics", "report"},
     "sklearn": FRONT | {"callbacks", "head", "trainer"},
+    "federated": FRONT | {"callbacks", "trainer"},
     # ORTTrainer stands on TrainingSession.
     "torch": FRONT | {"session"},
     "cli": FRONT | {"inspection"},
@@ -92,6 +93,7 @@ MAY_BE_IMPORTED_BY: dict[str, set[str]] = {
         "onnxcustom",
         "session",
     },
+    "flwr": {"federated"},
     "llvmlite": {"runtime"},
     "matplotlib": {"trainer"},
     "tensorboard": {"callbacks"},

@@ -19,6 +19,7 @@ PUBLIC_MODULES = [
     "onward.callbacks",
     "onward.errors",
     "onward.experimental",
+    "onward.federated",
     "onward.losses",
     "onward.metrics",
     "onward.onnxblock",

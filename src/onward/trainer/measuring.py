@@ -45,6 +45,7 @@ class Measurement:
         """Forget everything."""
         self._total = self._weight = 0.0
         self._is_sum = False
+        self.rows = 0
         for metric in self._metrics:
             metric.start()
 
@@ -57,6 +58,7 @@ class Measurement:
         """Run the model on one batch, and take its loss and its outputs."""
         if not batch.rows:  # other processes have some
             return
+        self.rows += batch.rows
         counts = self.share(batch)
         outputs = self._model.evaluate(batch.feeds, counts=counts != 0)
         if counts is None:
@@ -109,8 +111,10 @@ class Measurement:
         if team.size == 1:
             return self
         whole = self.fresh()
-        told = team.meet("the end of an evaluation", (self._total, self._weight, self._is_sum, self.state_dict()))
-        for total, weight, is_sum, _ in told:
+        mine = (self.rows, self._total, self._weight, self._is_sum, self.state_dict())
+        told = team.meet("the end of an evaluation", mine)
+        for rows, total, weight, is_sum, _ in told:
+            whole.rows += rows
             whole._total += total
             whole._weight += weight
             whole._is_sum = whole._is_sum or is_sum

@@ -200,6 +200,16 @@ class TrainedModel:
             *((name, "frozen", str(dtype.numpy()), shape) for name, (dtype, shape) in self._held.items()),
         ]
 
+    def variances(self) -> dict[str, str]:
+        """The running variances of BatchNormalization, and of each the running mean that belongs to it."""
+        model = onnx.load_model_from_string(self._evaluation.content)
+        statistics = self.state.frozen
+        return {
+            node.input[4]: node.input[3]
+            for node in _all_nodes(model.graph)
+            if node.op_type == "BatchNormalization" and node.input[3] in statistics and node.input[4] in statistics
+        }
+
     def take(self, state: State) -> None:
         """Become what a checkpoint says: parameters, optimizer and random numbers."""
         with self.state.access.exclusive():
@@ -216,6 +226,15 @@ class TrainedModel:
                 "learning rate may be too high, or a gradient infinite. Go back to a checkpoint from before: of a "
                 "model like this none is written."
             )
+
+
+def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """The nodes of a graph and of the graphs in it."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _all_nodes(inner)
 
 
 def _digest(content: bytes) -> str:

@@ -253,7 +253,8 @@ class Trainer:
         return source(data, targets, inputs=self._model.fields, **{"part": self._team.part, **options})
 
     def _validated(self, data: Source, prefetch: int) -> dict[str, float]:
-        return {f"val_{name}": value for name, value in self._measured(data, self._comparisons, prefetch).items()}
+        results = self._measured(data, self._comparisons, prefetch).results()
+        return {f"val_{name}": value for name, value in results.items()}
 
     def train_step(self, batch: Any) -> float:
         """One update from one batch, ``(inputs, targets)`` or a dict by name; returns the loss.
@@ -368,14 +369,19 @@ class Trainer:
         with self._team.together():
             found = self._comparisons if metrics is None else comparisons(self._model, self._loss, metrics)
             made = self._source(data, targets, batch_size=batch_size, shuffle=False, sample_weight=sample_weight)
-            return self._measured(made, found, prefetch)
+            return self._measured(made, found, prefetch).results()
 
-    def _measured(self, data: Source, found: Sequence[Comparison], prefetch: int) -> dict[str, float]:
+    def measure(self, data: Any, *, batch_size: int = 32) -> Measurement:
+        """What `evaluate` finds out, and of how many rows."""
+        with self._team.together():
+            return self._measured(self._source(data, batch_size=batch_size, shuffle=False), self._comparisons)
+
+    def _measured(self, data: Source, found: Sequence[Comparison], prefetch: int = 2) -> Measurement:
         measurement = Measurement(self._model, self._loss, found)
         with Prefetch(data.epoch(0), prefetch) as batches:
             for batch in batches:
                 measurement.evaluate(batch)
-        return measurement.gathered(self._team).results()
+        return measurement.gathered(self._team)
 
     def predict(self, data: Any, *, batch_size: int = 32, prefetch: int = 2) -> Any:
         """What the model returns: an array for one output, a dict by name for several.
@@ -491,7 +497,17 @@ class Trainer:
             self._team.first("report", lambda: write_bytes(path, page(told).encode("utf-8", "replace")))
         return Path(path)
 
-    # What callbacks use -----------------------------------------------------------------------------------------------
+    # What callbacks and other front-ends use --------------------------------------------------------------------------
+
+    @property
+    def trained(self) -> TrainedModel:
+        """The model with its state and its optimizer, one step at a time."""
+        return self._model
+
+    @property
+    def seed(self) -> int:
+        """What it was made with."""
+        return self._seed
 
     def snapshot(self) -> dict[str, np.ndarray]:
         """Copies of all parameters and running statistics."""
