@@ -48,7 +48,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "federated": FRONT | {"callbacks", "trainer"},
     # ORTTrainer stands on TrainingSession.
     "torch": FRONT | {"session"},
-    "cli": FRONT | {"inspection"},
+    # Stands on all others but those for other libraries.
+    "cli": FRONT
+    | {"artifacts", "callbacks", "head", "inspection", "metrics", "onnxblock", "step", "testing", "trainer"},
     "__main__": {"cli"},
     "experimental": FRONT,
     "session": FRONT,
@@ -94,6 +96,8 @@ MAY_BE_IMPORTED_BY: dict[str, set[str]] = {
         "session",
     },
     "flwr": {"federated"},
+    "PIL": {"cli"},
+    "click": {"cli"},
     "llvmlite": {"runtime"},
     "matplotlib": {"trainer"},
     "tensorboard": {"callbacks"},
@@ -101,7 +105,10 @@ MAY_BE_IMPORTED_BY: dict[str, set[str]] = {
     # Sessions are sessions of onnxruntime, and agents take its vectors.
     "onnxruntime": {"runtime", "session", "testing"},
     "pandas": {"trainer"},
+    "pyarrow": {"cli"},
+    "rich": {"cli"},
     "torch": {"torch", "experimental"},
+    "typer": {"cli"},
     "skl2onnx": {"onnxcustom"},
     "sklearn": {"onnxcustom", "sklearn"},
     "vl_convert": {"report"},

@@ -19,13 +19,13 @@ from sklearn.utils.multiclass import (
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from onward.head import new_head
+from onward.head.ending import Head, as_probabilities, read_classes
 from onward.losses.base import Loss, declared_signature
 from onward.losses.registry import get
 from onward.losses.target import class_indices
 from onward.sklearn import perceptron
 from onward.sklearn.error import EstimatorError
 from onward.sklearn.estimator import OnnxEstimator, Task
-from onward.sklearn.head import Head, as_probabilities, read_classes
 from onward.sklearn.network import Network, dense
 from onward.sklearn.objective import classification_loss
 from onward.sklearn.parameters import Constraints

@@ -18,10 +18,10 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from onward.errors import NonFiniteError
+from onward.head.ending import Head
 from onward.losses.base import Loss
 from onward.sklearn.error import EstimatorError
 from onward.sklearn.fitted import Fitted
-from onward.sklearn.head import Head
 from onward.sklearn.learner import Learner, Settings, assembly, network
 from onward.sklearn.network import Network, Predictor, load
 from onward.sklearn.perceptron import Layer, hidden_sizes, initial_layers

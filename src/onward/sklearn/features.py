@@ -8,15 +8,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from onward.errors import OnwardError
+from onward.head.search import last_layer
 from onward.sklearn import perceptron
 from onward.sklearn.error import EstimatorError
 from onward.sklearn.estimator import OnnxEstimator
-from onward.sklearn.head import before_last_layer
 from onward.sklearn.learner import network
 from onward.sklearn.network import Network, Predictor, load
 from onward.sklearn.parameters import Constraints
@@ -68,7 +70,7 @@ class OnnxFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         known = network(self._model)
         if known.features not in (None, self.n_features_in_):
             raise EstimatorError(f"X has {self.n_features_in_} features, but the model takes {known.features}")
-        self.output_ = self.output or ("features" if given is None else before_last_layer(known.prepared))
+        self.output_ = self.output or ("features" if given is None else _before_last_layer(known.prepared))
         self._n_features_out = self._values(X[:1]).shape[1]
         return self
 
@@ -107,3 +109,14 @@ class OnnxFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
 def _proto(model: Any) -> onnx.ModelProto:
     return model.model_ if isinstance(model, OnnxEstimator) else load(model)
+
+
+def _before_last_layer(model: ir.Model) -> str:
+    """The name of the value that the last layer of a model takes."""
+    try:
+        value = last_layer(model.graph).node.inputs[0]
+    except OnwardError as error:
+        raise EstimatorError(f"{error}. Or say which value is wanted: output='...'") from error
+    if value is None or value.is_graph_input():
+        raise EstimatorError("the model has one layer only, which takes X; say which value is wanted: output='...'")
+    return value.name or ""

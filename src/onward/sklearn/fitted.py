@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from onward.head.ending import Head
 from onward.runtime.files import write_bytes
-from onward.sklearn.head import Head
 from onward.sklearn.learner import Learner, network
 from onward.sklearn.network import Network
 from onward.sklearn.parameters import Parameters

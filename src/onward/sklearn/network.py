@@ -20,9 +20,9 @@ from onward.graph.naming import quoted
 from onward.graph.nodes import outer_values
 from onward.graph.prepare import prepare
 from onward.graph.shapes import Dim, dims
+from onward.head.logistic import name_logistic
 from onward.runtime.session import open_session
 from onward.sklearn.error import EstimatorError
-from onward.sklearn.logistic import name_logistic
 from onward.training.modes import switch_to_evaluation, trains_batch_statistics
 
 _ROWS_AT_ONCE = 4096  # in prediction

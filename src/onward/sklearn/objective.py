@@ -10,13 +10,13 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.graph.builder import Builder
+from onward.head.ending import PROBABILITY, SIGMOID
 from onward.losses.base import Loss, declared_signature, loss_signature, reduce, targets, with_signature
 from onward.losses.classification import cross_entropy, nll
 from onward.losses.probability import bce_with_logits
 from onward.losses.registry import get
 from onward.losses.target import class_indices, like_prediction
 from onward.losses.weighted import SAMPLE_WEIGHT, weighted
-from onward.sklearn.head import PROBABILITY, SIGMOID
 
 
 @targets(target=like_prediction)

@@ -10,10 +10,10 @@ from sklearn.base import RegressorMixin, _fit_context
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import column_or_1d
 
+from onward.head.ending import Head, read_numbers
 from onward.sklearn import perceptron
 from onward.sklearn.error import EstimatorError
 from onward.sklearn.estimator import OnnxEstimator, Task
-from onward.sklearn.head import Head, read_numbers
 from onward.sklearn.network import Network
 from onward.sklearn.objective import half_squared_error
 

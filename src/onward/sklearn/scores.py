@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from onward.sklearn.head import PROBABILITY, SIGMOID
+from onward.head.ending import PROBABILITY, SIGMOID
 
 
 def choose(scores: np.ndarray, link: str, *, multilabel: bool) -> np.ndarray:

@@ -24,8 +24,6 @@ from onward.graph.naming import quoted
 from onward.graph.nodes import attribute, constant_of, outer_values
 from onward.graph.proto import map_type
 from onward.graph.shapes import dims, floating_origin, is_floating
-from onward.head.search import last_layer
-from onward.sklearn.error import EstimatorError
 
 # What does not change numbers, or only their places.
 _TRANSPARENT = frozenset("Cast Flatten Identity Reshape Squeeze Unsqueeze".split())
@@ -87,17 +85,6 @@ def _head(value: ir.Value, link: str, **others: Any) -> Head:
     assert value.dtype is not None
     rank = 2 if value.shape is None else len(value.shape)
     return Head(value.name or "", link, _width(value), rank, np.dtype(value.dtype.numpy()), **others)
-
-
-def before_last_layer(model: ir.Model) -> str:
-    """The name of the value that the last layer of a model takes."""
-    try:
-        value = last_layer(model.graph).node.inputs[0]
-    except OnwardError as error:
-        raise EstimatorError(f"{error}. Or say which value is wanted: output='...'") from error
-    if value is None or value.is_graph_input():
-        raise EstimatorError("the model has one layer only, which takes X; say which value is wanted: output='...'")
-    return value.name or ""
 
 
 def _chosen(graph: ir.Graph, name: str | None) -> ir.Value:

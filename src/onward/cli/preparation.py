@@ -1,0 +1,268 @@
+"""From a recipe, which may leave much open, to arrays for a model: everything that is guessed is written into it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onward.cli.data import missing, sequence
+from onward.cli.data.assignment import Assigned, assign, usual_label
+from onward.cli.data.feeding import Feed, arrays, check_given, feeds_of, is_picture
+from onward.cli.data.reading import read
+from onward.cli.data.specification import parse
+from onward.cli.data.table import Column, Kind, Table
+from onward.cli.labels import Classes
+from onward.cli.model import ModelView
+from onward.cli.objective import Objective, decide
+from onward.cli.recipe import Recipe
+from onward.errors import OnwardError
+
+Array = np.ndarray[Any, Any]
+_SHARE = 0.2  # of the rows, which is kept for validation
+Part = tuple[dict[str, Any], Array | None]  # what the inputs are fed, and the targets
+
+
+@dataclass
+class Preparation:
+    """A model and data that fit each other.
+
+    Attributes:
+        recipe: with all that was guessed.
+        table: the data, without rows that were left out.
+        validation: other data, if it is in a place of its own.
+        objective: the loss; None where none is needed.
+        notes: what was guessed, changed or left out.
+    """
+
+    recipe: Recipe
+    view: ModelView
+    table: Table
+    validation: Table | None
+    feeds: list[Feed]
+    labels: list[str]
+    objective: Objective | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def part(self, table: Table) -> Part:
+        """Some rows as a Trainer takes them."""
+        inputs = arrays(table, self.feeds, self.recipe)
+        if self.objective is None or self.objective.name is None or not self.labels:
+            return inputs, None
+        return inputs, self.objective.targets([table.column(name) for name in self.labels])
+
+    def parts(self) -> tuple[Part, Part | None]:
+        """What is learned from, and what it is tested with."""
+        training, validating = self.tables()
+        return self.part(training), None if validating is None else self.part(validating)
+
+    def tables(self) -> tuple[Table, Table | None]:
+        """The rows of both parts."""
+        share = self.recipe.data.validation
+        if self.validation is not None:
+            return self._whole_batches(self.table), self._whole_batches(self.validation)
+        if not isinstance(share, float) or share == 0:
+            return self._whole_batches(self.table), None
+        first, second = _divided(self.table.rows, share, self._strata(), self.recipe.training.seed)
+        return self._whole_batches(self.table.take(first)), self._whole_batches(self.table.take(second))
+
+    def _strata(self) -> Array | None:
+        """The class of each row, so that each part has its share of all."""
+        if self.objective is None or self.objective.classes is None:
+            return None
+        return self.objective.classes.numbers(self.table.column(self.labels[0]))
+
+    def _whole_batches(self, table: Table) -> Table:
+        """As many rows as a model of a fixed batch can take."""
+        fixed = fixed_batch(self.view)
+        if fixed is None or table.rows % fixed == 0:
+            return table
+        if table.rows < fixed:
+            raise OnwardError(f"the model takes batches of {fixed} rows, but there are {table.rows}; give more data")
+        return table.take(np.arange(table.rows - table.rows % fixed))
+
+
+def fixed_batch(view: ModelView) -> int | None:
+    """The number of rows that the model insists on."""
+    return next((each.batch for each in view.inputs if each.batch is not None), None)
+
+
+def prepare(recipe: Recipe, *, labelled: bool = True) -> Preparation:
+    """Read model and data, and decide what each input gets, what the label is and what the loss is.
+
+    Args:
+        recipe: what is known so far; what is decided is written into it.
+        labelled: whether labels are needed: not to predict.
+    """
+    view = ModelView(
+        Path(recipe.model.path), classes=recipe.model.new_head, layer=recipe.model.layer, seed=recipe.training.seed
+    )
+    table = read(Path(recipe.data.path))
+    notes = list(table.notes)
+    others = table.validation
+    if isinstance(recipe.data.validation, str):
+        others = read(Path(recipe.data.validation))
+    elif recipe.data.validation is not None:
+        others = None
+    elif others is None:
+        recipe.data.validation = _SHARE
+    if labelled:
+        table, others = _sequences(recipe, view, table, others, notes)
+    for name in recipe.data.inputs:
+        view.input(name)
+    assigned, labels = _assigned(recipe, view, table, notes, labelled)
+    recipe.data.inputs = {name: str(spec) for name, spec in assigned.items()}
+    recipe.data.label = labels
+    feeds = feeds_of(view.inputs, assigned)
+    check_given(table, feeds)
+    _decide_on_files(recipe, table, feeds, notes)
+    used = [*(name for spec in assigned.values() for name in spec.columns), *labels]
+    table = missing.without(table, used, recipe.data.missing, notes)
+    others = None if others is None else missing.without(others, used, recipe.data.missing, notes)
+    made = Preparation(recipe, view, table, others, feeds, labels, notes=notes)
+    if labelled:
+        _decide_on_loss(made)
+    _decide_on_batches(made)
+    return made
+
+
+def _sequences(
+    recipe: Recipe, view: ModelView, table: Table, others: Table | None, notes: list[str]
+) -> tuple[Table, Table | None]:
+    """Tokens, and those that follow them, where that is what is learned."""
+    name = sequence.predicted(recipe, view, table)
+    if name is None:
+        return table, others
+    recipe.data.label = [sequence.NEXT + name]
+    recipe.data.window = sequence.window(recipe, view, table.column(name), notes)
+    both = (sequence.with_next(each, name, recipe.data.window, view) for each in (table, others) if each is not None)
+    made = [*both, None]
+    return made[0] or table, made[1]
+
+
+def _assigned(
+    recipe: Recipe, view: ModelView, table: Table, notes: list[str], labelled: bool
+) -> tuple[Assigned, list[str]]:
+    """What the inputs get, and the label."""
+    given = recipe.data.inputs
+    labels = [name for text in recipe.data.label for name in parse_label(text, table)]
+    named = usual_label(table, view.inputs)
+    if labels or recipe.training.loss == "none" or not labelled:
+        if not labels and not labelled and named is not None:
+            try:  # tables for prediction may have labels, which are left out
+                return _with_notes(assign(table, view.inputs, given, [named]), notes), []
+            except OnwardError:
+                pass
+        return _with_notes(assign(table, view.inputs, given, labels), notes), labels
+    if named is not None:
+        return _with_notes(assign(table, view.inputs, given, [named]), notes), [named]
+    return _guessed_label(view, table, given, notes)
+
+
+def parse_label(text: str, table: Table) -> Sequence[str]:
+    """The columns that `--label` names: one, or several with commas between them."""
+    if text in table.columns:
+        return [text]
+    return parse(text if text.startswith("cols:") else f"cols:{text}", table).columns
+
+
+def _guessed_label(
+    view: ModelView, table: Table, given: dict[str, str], notes: list[str]
+) -> tuple[Assigned, list[str]]:
+    """The column that is left over, or the last one of a table."""
+    try:
+        assigned, said = assign(table, view.inputs, given, [])
+        taken = {name for spec in assigned.values() for name in spec.columns}
+        left = [name for name in table.columns if name not in taken]
+        if len(left) == 1:
+            notes += [f"label {left[0]!r}, since no input takes it (--label names another)"]
+            return assigned, left
+        if not left:
+            notes += said
+            return assigned, []
+    except OnwardError:
+        pass
+    last = list(table.columns)[-1]
+    if len(table.columns) < 2 or table.columns[last].kind not in (Kind.NUMBER, Kind.TEXT):
+        return _with_notes(assign(table, view.inputs, given, []), notes), []
+    try:
+        assigned, said = assign(table, view.inputs, given, [last])
+    except OnwardError as error:
+        raise OnwardError(f"{error}. (Label: the last column, {last!r}; --label names another)") from error
+    notes += [f"label {last!r}, the last column (--label names another)", *said]
+    return assigned, [last]
+
+
+def _with_notes(found: tuple[Assigned, list[str]], notes: list[str]) -> Assigned:
+    notes += found[1]
+    return found[0]
+
+
+def _decide_on_files(recipe: Recipe, table: Table, feeds: Sequence[Feed], notes: list[str]) -> None:
+    """How pictures and sounds become numbers."""
+    for feed in feeds:
+        columns = [table.column(name) for name in feed.spec.columns]
+        if columns and columns[0].kind is Kind.IMAGE:
+            from onward.cli.data.image import settle
+
+            settle(recipe.image, columns[0], feed.field, notes)
+        elif columns and columns[0].kind is Kind.AUDIO:
+            from onward.cli.data.audio import settle as settle_sounds
+
+            settle_sounds(recipe.audio, columns[0], feed.field, notes)
+        elif columns and recipe.image.scale is None and _are_bytes(feed, columns):
+            recipe.image.scale = 1 / 255
+            notes.append("pixels 0 to 255 become 0 to 1 (--scale 1 leaves them as they are)")
+
+
+def _are_bytes(feed: Feed, columns: Sequence[Column]) -> bool:
+    """Whether pictures come as whole numbers from 0 to 255."""
+    return is_picture(feed.field, columns[0].values) and all(column.values.dtype == np.uint8 for column in columns)
+
+
+def _decide_on_loss(made: Preparation) -> None:
+    recipe = made.recipe
+    columns: list[Column] = [made.table.column(name) for name in made.labels]
+    objective = decide(made.view, columns, recipe.training, recipe.data.classes)
+    made.objective = objective
+    made.notes += objective.notes
+    wanted = recipe.training
+    wanted.loss = "none" if objective.name is None else objective.named
+    wanted.outputs, wanted.class_axis = objective.outputs, objective.class_axis
+    wanted.ignore_label = objective.ignored
+    wanted.metrics = objective.usual_metrics() if wanted.metrics is None else wanted.metrics
+    recipe.data.classes = None if objective.classes is None else objective.classes.names
+
+
+def _decide_on_batches(made: Preparation) -> None:
+    fixed = fixed_batch(made.view)
+    if fixed is not None and made.recipe.training.batch_size != fixed:
+        made.recipe.training.batch_size = fixed
+        made.notes.append(f"batches of {fixed}, since the model takes no others")
+
+
+def _divided(rows: int, share: float, strata: Array | None, seed: int) -> tuple[Array, Array]:
+    """Two sets of rows; the second has the given share, of each class if there are classes."""
+    if not 0 < share < 1:
+        raise OnwardError(f"--validation is a share between 0 and 1, 0 for none, or more data, not {share}")
+    random = np.random.default_rng([seed % 2**64, 2**32])
+    drawn = random.permutation(rows)
+    if strata is not None:
+        # Rows of one class after another, in random order within it, and every 1/share-th of them.
+        drawn = drawn[np.argsort(strata[drawn], kind="stable")]
+        places = np.floor((np.arange(rows) + 1) * share) > np.floor(np.arange(rows) * share)
+        kept = drawn[places]
+    else:
+        kept = drawn[: round(rows * share)]
+    kept = kept[: rows - 1] if len(kept) else drawn[:1]
+    if rows < 2:
+        raise OnwardError("there is one row only, of which no part can be kept for validation: --validation 0")
+    second = np.sort(kept)
+    return np.setdiff1d(np.arange(rows), second), second
+
+
+def class_names(made: Preparation) -> Classes | None:
+    return None if made.objective is None else made.objective.classes
