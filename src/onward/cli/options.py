@@ -79,6 +79,44 @@ Window = Annotated[
     int | None,
     typer.Option("--window", min=1, help="Tokens of a row, where data is one long text.", rich_help_panel=_DATA),
 ]
+_PICTURES, _SOUNDS = "Pictures", "Sounds"
+Size = Annotated[
+    str | None,
+    typer.Option("--size", metavar="HEIGHTxWIDTH", help="The size of pictures.", rich_help_panel=_PICTURES),
+]
+Scale = Annotated[
+    str | None,
+    typer.Option("--scale", metavar="NUMBER", help="What pixels are multiplied by (1/255).", rich_help_panel=_PICTURES),
+]
+Mean = Annotated[
+    str | None,
+    typer.Option(
+        "--mean",
+        metavar="A,B,C",
+        help="What is taken off then; imagenet stands for its own.",
+        rich_help_panel=_PICTURES,
+    ),
+]
+Std = Annotated[
+    str | None, typer.Option("--std", metavar="A,B,C", help="What is divided by then.", rich_help_panel=_PICTURES)
+]
+Grey = Annotated[
+    bool | None, typer.Option("--grey", help="Grey instead of colours, where both fit.", rich_help_panel=_PICTURES)
+]
+Bgr = Annotated[bool | None, typer.Option("--bgr", help="Blue first, as OpenCV has it.", rich_help_panel=_PICTURES)]
+Fit = Annotated[
+    str | None,
+    typer.Option("--fit", metavar="stretch|crop|pad", help="How pictures get their size.", rich_help_panel=_PICTURES),
+]
+Rate = Annotated[int | None, typer.Option("--rate", help="Samples a second of sounds.", rich_help_panel=_SOUNDS)]
+Seconds = Annotated[float | None, typer.Option("--seconds", help="The length of sounds.", rich_help_panel=_SOUNDS)]
+Features = Annotated[
+    str | None,
+    typer.Option("--features", metavar="raw|mel", help="Samples, or a spectrogram.", rich_help_panel=_SOUNDS),
+]
+Mels = Annotated[int | None, typer.Option("--mels", help="Bands of the spectrogram.", rich_help_panel=_SOUNDS)]
+WindowMs = Annotated[float | None, typer.Option("--window-ms", help="Its windows (25).", rich_help_panel=_SOUNDS)]
+HopMs = Annotated[float | None, typer.Option("--hop-ms", help="From one to the next (10).", rich_help_panel=_SOUNDS)]
 ClassAxis = Annotated[
     int | None, typer.Option("--class-axis", help="Where scores have the classes: 1, or -1 for the last axis.")
 ]
@@ -113,6 +151,97 @@ def validation_of(given: str | None) -> str | float | None:
         return float(given)
     except ValueError:
         return given
+
+
+def picture(
+    size: str | None,
+    scale: str | None,
+    mean: str | None,
+    std: str | None,
+    grey: bool | None,
+    bgr: bool | None,
+    fit: str | None,
+) -> dict[str, Any]:
+    """What options say about pictures."""
+    if mean == "imagenet":
+        means, deviations = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+        return {
+            "size": _sizes(size),
+            "scale": _fraction(scale),
+            "mean": means,
+            "std": deviations,
+            "bgr": bgr,
+            "fit": fit,
+        }
+    return {
+        "size": _sizes(size),
+        "scale": _fraction(scale),
+        "mean": _numbers("mean", mean),
+        "std": _numbers("std", std),
+        "grey": grey,
+        "bgr": bgr,
+        "fit": fit,
+    }
+
+
+def sound(
+    rate: int | None,
+    seconds: float | None,
+    features: str | None,
+    mels: int | None,
+    window_ms: float | None,
+    hop_ms: float | None,
+) -> dict[str, Any]:
+    """What options say about sounds."""
+    if features not in (None, "raw", "mel"):
+        raise OnwardError(f"--features is raw or mel, not {features!r}")
+    for name, value in (
+        ("rate", rate),
+        ("seconds", seconds),
+        ("mels", mels),
+        ("window-ms", window_ms),
+        ("hop-ms", hop_ms),
+    ):
+        if value is not None and value <= 0:
+            raise OnwardError(f"--{name} is a number above 0, not {value}")
+    return {
+        "rate": rate,
+        "seconds": seconds,
+        "features": features,
+        "mels": mels,
+        "window_ms": window_ms,
+        "hop_ms": hop_ms,
+    }
+
+
+def _sizes(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    parts = text.lower().split("x")
+    if len(parts) > 2 or not all(part.isdigit() and int(part) for part in parts):
+        raise OnwardError(f"--size is HEIGHTxWIDTH, such as 48x192, not {text!r}")
+    sizes = [int(part) for part in parts]
+    return sizes * 2 if len(sizes) == 1 else sizes
+
+
+def _fraction(text: str | None) -> float | None:
+    """A number, or one divided by another: 1/255."""
+    if text is None:
+        return None
+    above, slash, below = text.partition("/")
+    try:
+        return float(above) / float(below) if slash else float(above)
+    except (ValueError, ZeroDivisionError):
+        raise OnwardError(f"--scale is a number, such as 1/255, not {text!r}") from None
+
+
+def _numbers(name: str, text: str | None) -> list[float] | None:
+    if text is None:
+        return None
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise OnwardError(f"--{name} is a number, or one for each channel, such as 0.5,0.5,0.5, not {text!r}") from None
 
 
 def rate_of(given: str | None) -> str | float | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from onward.callbacks import Callback, EarlyStopping, Run
 from onward.callbacks.checkpoints import checkpoints_in
-from onward.cli import console, recipe, session, status
+from onward.cli import console, recipe, session
 from onward.cli.data.table import Kind, Table
 from onward.cli.model import shown
 from onward.cli.objective import described
@@ -89,6 +89,14 @@ def _write(trainer: Trainer, made: Preparation, out: Path) -> dict[str, Path]:
     session.export(trainer, paths["model"], made.recipe)
     trainer.history.to_csv(paths["history"])
     paths["recipe"] = out / recipe.NAME
+    try:
+        paths["report"] = trainer.report(
+            out / session.REPORT,
+            title=f"{Path(made.recipe.model.path).name} trained on {Path(made.recipe.data.path).name}",
+            recipe=made.recipe.dumps(out),
+        )
+    except OnwardError as error:
+        console.note(f"there is no report: {error}")
     newest = checkpoints_in(out / session.CHECKPOINTS)
     if newest:
         paths["checkpoint"] = newest[max(newest)]
@@ -216,7 +224,3 @@ def require_free(out: Path, overwrite: bool) -> None:
         )
     for path in found.values():
         path.unlink()
-
-
-def interrupted() -> int:
-    return status.INTERRUPTED

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
+import click
 import typer
 
 from onward.cli import console, options
@@ -32,6 +33,19 @@ def train(
     validation: options.Validation = None,
     missing: options.Missing = None,
     window: options.Window = None,
+    size: options.Size = None,
+    scale: options.Scale = None,
+    mean: options.Mean = None,
+    std: options.Std = None,
+    grey: options.Grey = None,
+    bgr: options.Bgr = None,
+    fit: options.Fit = None,
+    rate: options.Rate = None,
+    seconds: options.Seconds = None,
+    features: options.Features = None,
+    mels: options.Mels = None,
+    window_ms: options.WindowMs = None,
+    hop_ms: options.HopMs = None,
     loss: options.Loss = None,
     output: options.Output = None,
     class_axis: options.ClassAxis = None,
@@ -106,6 +120,8 @@ def train(
             "missing": missing,
             "window": window,
         },
+        "image": options.picture(size, scale, mean, std, grey, bgr, fit),
+        "audio": options.sound(rate, seconds, features, mels, window_ms, hop_ms),
         "training": {
             "loss": loss,
             "outputs": output,
@@ -128,8 +144,8 @@ def train(
     options.apply(wanted, said)
     for what, path in (("model", wanted.model.path), ("data", wanted.data.path)):
         if not path:
-            given = "onward train model.onnx --data data.csv"
-            raise OnwardError(f"say which {what} to train {'on' if what == 'data' else ''}".rstrip() + f": {given}")
+            missing_one = f"say which {what} to train with: onward train model.onnx --data data.csv"
+            raise click.UsageError(missing_one, click.get_current_context())
     target = resume or out or OUT
     if resume is None and not dry_run:
         training.require_free(target, overwrite)

@@ -24,7 +24,6 @@ _SAMPLED = 50  # files whose size is looked at, where the model takes any
 _GRID = 16  # sizes that are made up are multiples of this, which networks halve several times
 _CHANNELS = (1, 3, 4)
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
-IMAGENET = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
 
 
 @dataclass(frozen=True)
