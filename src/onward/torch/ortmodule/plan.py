@@ -5,19 +5,16 @@ from __future__ import annotations
 import inspect
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import onnx
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
-from torch.utils.dlpack import from_dlpack, to_dlpack  # type: ignore[attr-defined]
 
 from onward.errors import OnwardError
 from onward.graph.proto import to_proto
-from onward.runtime.exchange import ExchangeSession
 from onward.runtime.files import write_bytes
 from onward.torch.ortmodule._fallback import ORTModuleFallbackException, ORTModuleONNXModelException
 from onward.torch.ortmodule.call import Call, Results, Sizes
@@ -28,6 +25,7 @@ from onward.torch.ortmodule.graphs import Graphs, write
 from onward.torch.ortmodule.options import DebugOptions
 from onward.torch.ortmodule.precision import Rehearsed, full_precision, rehearse_call, widened
 from onward.torch.ortmodule.rehearsal import Rehearsal, require_equal
+from onward.torch.ortmodule.session import TensorSession
 
 
 @dataclass(frozen=True)
@@ -49,8 +47,8 @@ class Plan:
         self.verified: set[Sizes] = set()
         self.seconds: dict[str, float] = {}  # what it took to make it
         self._shapes = graphs.shapes  # as declared, of the arguments
-        self._forward = _session(graphs.forward)
-        self._backward = None if graphs.backward is None else _session(graphs.backward)
+        self._forward = TensorSession(graphs.forward)
+        self._backward = None if graphs.backward is None else TensorSession(graphs.backward)
         # The tensors that graphs may take: arguments, tensors of the module, masks; then what the first one returns.
         first = {name: index for index, name in reversed(list(enumerate(names)))}
         self._states = sorted({first[name] for name in graphs.states})
@@ -127,11 +125,11 @@ class Plan:
             if not torch.equal(torch.get_rng_state(), rehearsal.generator):
                 raise ORTModuleONNXModelException("the graph draws other random numbers than torch")
         returned = self._with_passed(found, tensors)
-        require_equal("result", [tensor.detach() for tensor in returned], rehearsal.results.tensors, noise=0.0)
+        _require_equal("result", [t.detach() for t in returned], rehearsed, lambda run: run.results.tensors, noise=0.0)
         ends = [tensor for tensor, has in zip(returned, rehearsal.differentiable, strict=True) if has]
         if [tensor.requires_grad for tensor in returned] != rehearsal.differentiable:
             raise ORTModuleONNXModelException("other results have gradients than in torch")
-        self._verify_states(run, rehearsal, state)
+        self._verify_states(run, rehearsed, state)
         if ends:
             targets = [tensor for tensor in (*tensors, *states) if tensor.requires_grad]
             gradients = iter(torch.autograd.grad(ends, targets, rehearsal.cotangents, allow_unused=True))
@@ -140,19 +138,24 @@ class Plan:
             for index, tensor in enumerate(state.tensors):
                 first.setdefault(id(tensor), index)
             own = [every[len(tensors) + first[id(tensor)]] for tensor in state.tensors]
-            require_equal("gradient", [*every[: len(tensors)], *own], [*rehearsal.inputs, *rehearsal.states])
+            _require_equal(
+                "gradient", [*every[: len(tensors)], *own], rehearsed, lambda run: [*run.inputs, *run.states]
+            )
         self.verified.add(call.sizes)
 
-    def _verify_states(self, run: _Run, rehearsal: Rehearsal, state: Fingerprint) -> None:
+    def _verify_states(self, run: _Run, rehearsed: Rehearsed, state: Fingerprint) -> None:
         updated = {index: run.results[result] for result, index in self._updated}
         for layer in dict.fromkeys(self._layers):
             # Together: the mean of what was normalised before is noise, which only the variance gives a measure of.
             own = [index for index, of in zip(updated, self._layers, strict=True) if of == layer]
-            require_equal(
-                f"running statistic of {layer!r}", [updated[i] for i in own], [rehearsal.after[i] for i in own]
+            _require_equal(
+                f"running statistic of {layer!r}",
+                [updated[index] for index in own],
+                rehearsed,
+                lambda run, own=own: [run.after[index] for index in own],  # type: ignore[misc]
             )
         counters: list[_Counter] = []
-        for index, (before, after) in enumerate(zip(state.tensors, rehearsal.after, strict=True)):
+        for index, (before, after) in enumerate(zip(state.tensors, rehearsed.exact.after, strict=True)):
             if index not in updated and not torch.equal(before, after):
                 difference = after - before if after.dtype == torch.int64 and after.ndim == 0 else None
                 if difference is None:
@@ -176,7 +179,7 @@ class Plan:
         if self._masks:
             known = self._known(sizes)
             taken.extend(mask.draw(known) for mask in self._masks)
-        return _run(self._forward, [taken[slot] for slot in self._feeds]), taken
+        return self._forward.run([taken[slot] for slot in self._feeds]), taken
 
     def saved(self, taken: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """What the second graph takes again."""
@@ -199,9 +202,23 @@ class Plan:
             gradient, (shape, dtype) = gradients[index], likes[index]
             feeds.append(torch.zeros(shape, dtype=dtype) if gradient is None else gradient)
         found: list[torch.Tensor | None] = [None] * self._given
-        for slot, tensor in zip(self._gradients, _run(self._backward, feeds), strict=True):
+        for slot, tensor in zip(self._gradients, self._backward.run(feeds), strict=True):
             found[slot] = tensor
         return found
+
+
+def _require_equal(
+    what: str,
+    found: Sequence[torch.Tensor | None],
+    rehearsed: Rehearsed,
+    of: Callable[[Rehearsal], Sequence[torch.Tensor | None]],
+    **options: float,
+) -> None:
+    def double() -> Sequence[torch.Tensor | None] | None:
+        rehearsal = rehearsed.double()
+        return None if rehearsal is None else of(rehearsal)
+
+    require_equal(what, found, of(rehearsed.exact), double, **options)
 
 
 class _Run:
@@ -238,30 +255,6 @@ class _ORTModuleFunction(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         found = ctx.plan.run_backward(ctx.saved_tensors, gradients, ctx.likes)
         return None, *(g if needed else None for g, needed in zip(found, ctx.needs_input_grad[1:], strict=True))
-
-
-def _session(model: onnx.ModelProto) -> ExchangeSession:
-    # As many as torch has: it has been told, by the user or by what starts several processes on one machine.
-    return ExchangeSession(model.SerializeToString(), threads=torch.get_num_threads())
-
-
-def _run(session: ExchangeSession, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    feeds, is_empty = [], False
-    for tensor in tensors:
-        if tensor.requires_grad:
-            tensor = tensor.detach()
-        if not tensor.is_contiguous():
-            tensor = tensor.contiguous()
-        is_empty = is_empty or tensor.numel() == 0
-        if tensor.dtype is torch.bool:
-            feeds.append((to_dlpack(tensor.view(torch.uint8)), True))
-        else:
-            feeds.append((to_dlpack(tensor), False))
-    capsules, booleans = session.run(feeds, is_empty=is_empty)
-    results = [from_dlpack(capsule) for capsule in capsules]
-    for index in booleans:
-        results[index] = results[index].view(torch.bool)
-    return results
 
 
 def build(module: nn.Module, signature: inspect.Signature, call: Call, options: DebugOptions) -> Plan:

@@ -7,9 +7,10 @@ are of that type, graphs compute in float32: more exactly than torch, and within
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -36,9 +37,9 @@ def autocast_type() -> torch.dtype | None:
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
 
 
-def widened(tensor: torch.Tensor, narrow: frozenset[torch.dtype]) -> torch.Tensor:
+def widened(tensor: torch.Tensor, narrow: frozenset[torch.dtype], dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """The tensor as graphs take it."""
-    return tensor.float() if tensor.dtype in narrow else tensor
+    return tensor.to(dtype) if tensor.dtype in narrow else tensor
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class Rehearsed:
         exact: the call in single precision, which graphs are compared with.
         call: its arguments.
         module: a copy of the module to follow, its tensors in single precision.
+        double: the call in double precision, to tell rounding from mistakes; None if the module does not allow it.
     """
 
     types: list[torch.dtype]
@@ -58,6 +60,7 @@ class Rehearsed:
     exact: Rehearsal
     call: Call
     module: nn.Module
+    double: Callable[[], Rehearsal | None]
 
 
 def rehearse_call(module: nn.Module, signature: inspect.Signature, call: Call) -> Rehearsed:
@@ -69,29 +72,52 @@ def rehearse_call(module: nn.Module, signature: inspect.Signature, call: Call) -
     narrow = _HALF if inside.entered or autocast_type() is not None else frozenset({torch.bfloat16})
     tensors = (*call.tensors, *Fingerprint(module).tensors)
     if narrow is not _HALF and all(tensor.dtype not in narrow for tensor in tensors):
-        return Rehearsed(types, frozenset(), given, call, shadow(module))
+        return Rehearsed(types, frozenset(), given, call, shadow(module), _doubled(module, signature, call))
     wide = _wide_call(call, narrow)
     with full_precision():
         exact = rehearse(_wide_shadow(module, narrow), signature, wide)
     _require_alike(given, exact)
     # What is returned beside tensors, a type for instance, is that of the call itself.
     exact.results = replace(exact.results, leaves=_leaves(given, exact))
-    return Rehearsed(types, narrow, exact, wide, _wide_shadow(module, narrow))
+    return Rehearsed(
+        types, narrow, exact, wide, _wide_shadow(module, narrow), _doubled(module, signature, wide, narrow)
+    )
 
 
-def _wide_call(call: Call, narrow: frozenset[torch.dtype]) -> Call:
+def _doubled(
+    module: nn.Module, signature: inspect.Signature, call: Call, narrow: frozenset[torch.dtype] = frozenset()
+) -> Callable[[], Rehearsal | None]:
+    single = frozenset({torch.float32, *narrow})
+
+    @functools.cache
+    def rehearsed() -> Rehearsal | None:
+        before = torch.get_default_dtype()
+        copied, wide = _wide_shadow(module, single, torch.float64), _wide_call(call, single, torch.float64)
+        try:
+            torch.set_default_dtype(torch.float64)
+            with full_precision():
+                return rehearse(copied, signature, wide)
+        except Exception:  # modules that are written for one type raise what they like
+            return None
+        finally:
+            torch.set_default_dtype(before)
+
+    return rehearsed
+
+
+def _wide_call(call: Call, narrow: frozenset[torch.dtype], dtype: torch.dtype = torch.float32) -> Call:
     leaves = list(call.leaves)
-    tensors = [widened(t.detach(), narrow).requires_grad_(t.requires_grad) for t in call.tensors]
+    tensors = [widened(t.detach(), narrow, dtype).requires_grad_(t.requires_grad) for t in call.tensors]
     for place, tensor in zip(call.places, tensors, strict=True):
         if isinstance(leaves[place], torch.Tensor):  # not so if it is a number that varies
             leaves[place] = tensor
     return replace(call, leaves=leaves, tensors=tensors)
 
 
-def _wide_shadow(module: nn.Module, narrow: frozenset[torch.dtype]) -> nn.Module:
+def _wide_shadow(module: nn.Module, narrow: frozenset[torch.dtype], dtype: torch.dtype = torch.float32) -> nn.Module:
     copied = shadow(module)
     for tensor in Fingerprint(copied).tensors:
-        tensor.data = widened(tensor.data, narrow)
+        tensor.data = widened(tensor.data, narrow, dtype)
     return copied
 
 

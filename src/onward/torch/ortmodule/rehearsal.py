@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import inspect
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,9 @@ _TOLERANCE = {torch.float64: 1e-6, torch.float16: 5e-2}
 _USUAL_TOLERANCE = 1e-2
 # Gradients that cancel out, of a bias before a normalisation for instance, are noise: measured by the largest of all.
 _NOISE = 1e-3
+# Some modules amplify rounding, deep ones that normalise small batches for instance. A graph may be this many times as
+# far from double precision as torch itself, provided that torch is not much further off than usual.
+_TIMES_ROUNDING, _MOST_ROUNDING = 4.0, 5e-2
 
 
 @dataclass
@@ -137,9 +140,13 @@ def _is_same(first: Any, second: Any) -> bool:
 
 
 def require_equal(
-    what: str, found: Sequence[torch.Tensor | None], expected: Sequence[torch.Tensor | None], noise: float = _NOISE
+    what: str,
+    found: Sequence[torch.Tensor | None],
+    expected: Sequence[torch.Tensor | None],
+    double: Callable[[], Sequence[torch.Tensor | None] | None],
+    noise: float = _NOISE,
 ) -> None:
-    """Raise where tensors of a graph are not those of torch."""
+    """Raise where tensors of a graph are not those of torch; `double` are those of double precision, if there are."""
     scales = [_largest(tensor) for tensor in expected if tensor is not None and tensor.dtype.is_floating_point]
     floor = noise * max(scales, default=0.0)
     for index, (got, wanted) in enumerate(zip(found, expected, strict=True)):
@@ -159,11 +166,21 @@ def require_equal(
         tolerance = _TOLERANCE.get(wanted.dtype, _USUAL_TOLERANCE)
         limit = tolerance * max(_largest(wanted), floor, 1e-30)
         if not torch.allclose(got.double(), wanted.double(), rtol=0, atol=limit, equal_nan=True):
+            exact = double()
+            if exact is not None and _is_rounding(got, wanted, exact[index]):
+                continue
             worst = (got.double() - wanted.double()).abs().max()
             raise ORTModuleONNXModelException(
                 f"{what} {index} of the graph differs from that of torch by {worst:.2e}, where its largest element is "
                 f"{_largest(wanted):.2e}"
             )
+
+
+def _is_rounding(got: torch.Tensor, wanted: torch.Tensor, exact: torch.Tensor | None) -> bool:
+    if exact is None or exact.dtype != torch.float64 or exact.shape != wanted.shape:
+        return False
+    ours, theirs = (float((tensor.double() - exact).abs().max()) for tensor in (got, wanted))
+    return theirs <= _MOST_ROUNDING * _largest(exact) and ours <= _TIMES_ROUNDING * theirs  # NaN is not
 
 
 def _largest(tensor: torch.Tensor | None) -> float:
