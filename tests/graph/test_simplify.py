@@ -92,6 +92,12 @@ def test_a_decided_branch_takes_the_place_of_its_if(rank_is, expected):
 SEQUENCES = {
     "scalar split": ("s = SplitToSequence<axis = 1>(x, three)\n a = SequenceAt(s, one)\n y = Neg(a)", "Split Neg"),
     "sizes": ("s = SplitToSequence<axis = 1>(x, sizes)\n a = SequenceAt(s, minus)\n y = Neg(a)", "Split Neg"),
+    "computed sizes": (
+        "t = Shape<start = 1>(x)\n n = Sub(t, length)\n p = Concat<axis = 0>(length, n)\n q = Mul(p, ones)\n"
+        "s = SplitToSequence<axis = 1>(x, q)\n a = SequenceAt(s, one)\n y = Neg(a)",
+        "Split Neg",
+    ),
+    "returned": ("s = SplitToSequence<axis = 1>(x, sizes)\n y = SequenceAt(s, minus)", "Split Identity"),
     "squeezed": (
         "s = SplitToSequence<axis = 0, keepdims = 0>(x)\n a = SequenceAt(s, one)\n y = Neg(a)",
         "Split Squeeze Neg",
@@ -113,7 +119,8 @@ def test_a_sequence_of_known_length_becomes_its_tensors(case):
     body, expected = SEQUENCES[case]
     model = model_from(f"""
         g (float[2, 5] x) => (float y)
-        <int64 three = {{3}}, int64[2] sizes = {{1, 4}}, int64 zero = {{0}}, int64 one = {{1}}, int64 minus = {{-1}}>
+        <int64[1] length = {{2}}, int64[2] ones = {{1, 1}},
+         int64 three = {{3}}, int64[2] sizes = {{1, 4}}, int64 zero = {{0}}, int64 one = {{1}}, int64 minus = {{-1}}>
         {{ {body} }}""")
     del model.graph.output[0].type.tensor_type.shape.dim[:]
     model.graph.output[0].type.tensor_type.ClearField("shape")

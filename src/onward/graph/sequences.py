@@ -25,7 +25,7 @@ def resolve_sequences(model: ir.Model) -> bool:
     contents: Contents = {}
     changed = False
     for node in list(graph):
-        if node.domain != "" or any(output.is_graph_output() for output in node.outputs):
+        if node.domain != "" or any(map(_is_returned_sequence, node.outputs)):
             continue
         if node.op_type == "SequenceMap" and _unroll(node, contents, graph):
             changed = True
@@ -36,8 +36,7 @@ def resolve_sequences(model: ir.Model) -> bool:
             continue
         result = _result(node, contents, graph)
         if result is not None:
-            node.outputs[0].replace_all_uses_with(result)
-            graph.remove(node, safe=True)
+            _replace(node, result, graph)
             changed = True
     for sequence in reversed(contents):
         producer = sequence.producer()
@@ -51,6 +50,21 @@ def resolve_sequences(model: ir.Model) -> bool:
         if not graph.initializers[name].uses():
             graph.initializers.pop(name)
     return changed
+
+
+def _is_returned_sequence(output: ir.Value) -> bool:
+    return output.is_graph_output() and isinstance(output.type, ir.SequenceType)
+
+
+def _replace(node: ir.Node, result: ir.Value, graph: ir.Graph) -> None:
+    """Use a tensor in place of the output of a node, which keeps its name where the graph returns it."""
+    output = node.outputs[0]
+    if output.is_graph_output():
+        name, output.name = output.name or "", None
+        result = insert(node, "Identity", [result], name)
+        result.type, result.shape = output.type, output.shape
+    output.replace_all_uses_with(result, replace_graph_outputs=True)
+    graph.remove(node, safe=True)
 
 
 def _elements(node: ir.Node, contents: Contents, graph: ir.Graph, opset: int) -> list[ir.Value] | None:
@@ -142,10 +156,14 @@ def _parts(node: ir.Node, graph: ir.Graph, opset: int) -> list[ir.Value] | None:
         if step < 1 or size > _MOST_PARTS * step:
             return None
         sizes = np.array([min(step, size - start) for start in range(0, size, step)], np.int64)
-    if sizes is None:
-        return None
-    lengths = constant(f"{name}/sizes", sizes, graph)
-    parts = _emit(graph, node, "Split", [x, lengths], [f"{name}/{index}" for index in range(len(sizes))], axis=axis)
+    if sizes is not None:
+        count, lengths = len(sizes), constant(f"{name}/sizes", sizes, graph)
+    else:  # computed, but it may be known how many
+        shape = None if split is None else dims(split)
+        if split is None or shape is None or len(shape) != 1 or not isinstance(shape[0], int) or shape[0] > _MOST_PARTS:
+            return None
+        count, lengths = shape[0], split
+    parts = _emit(graph, node, "Split", [x, lengths], [f"{name}/{index}" for index in range(count)], axis=axis)
     if split is None and not attribute(node, "keepdims", 1):
         axes = constant(f"{name}/axes", np.array([axis]), graph)
         return [_emit(graph, node, "Squeeze", [part, axes], [f"{part.name}/squeezed"])[0] for part in parts]

@@ -28,6 +28,9 @@ class ExchangeSession:
         first = self._session(as_written=False)
         self.inputs = [value.name for value in first.get_inputs()]
         self.outputs = [value.name for value in first.get_outputs()]
+        others = [value.name for value in (*first.get_inputs(), *first.get_outputs()) if value.type[:7] != "tensor("]
+        if others:
+            raise OnwardError(f"other frameworks have tensors only, and {', '.join(others)} of the graph are none")
         device = native.OrtDevice(native.OrtDevice.cpu(), native.OrtDevice.default_memory(), 0)
         self._devices = [device] * len(self.outputs)
         self._run = onnxruntime.RunOptions()

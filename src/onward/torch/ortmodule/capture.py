@@ -8,6 +8,7 @@ import logging
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import onnx_ir as ir
 import torch
@@ -25,6 +26,7 @@ from onward.torch.mode import causal_masks_are_told, exportable_dropout, random_
 from onward.torch.naming import name_parameters
 from onward.torch.ortmodule._fallback import ORTModuleONNXModelException, ORTModuleTorchModelException
 from onward.torch.ortmodule.call import Call, invoke
+from onward.torch.ortmodule.chunks import slice_chunks
 from onward.torch.ortmodule.dropout import Mask, note_sizes, replace_dropouts
 from onward.torch.ortmodule.guards import ExactSizes, Guards
 from onward.torch.ortmodule.marks import mark_gradients
@@ -63,7 +65,7 @@ def capture(module: nn.Module, signature: inspect.Signature, call: Call) -> Capt
     except OnwardError as error:
         raise ORTModuleTorchModelException(str(error)) from error
     failures = []
-    for name, way in (("torch.export", _by_export), ("tracing", _by_tracing)):
+    for name, way in _WAYS.items():
         try:
             with exportable_dropout(module), _plain_attention(), _quiet():
                 found = way(module, signature, call)
@@ -129,9 +131,9 @@ def examples(call: Call) -> list[torch.Tensor]:
     ]
 
 
-def _by_export(module: nn.Module, signature: inspect.Signature, call: Call) -> Captured:
+def _by_export(module: nn.Module, signature: inspect.Signature, call: Call, *, size: Any = Dim.AUTO) -> Captured:
     tensors = examples(call)
-    dims = tuple(dict.fromkeys(range(tensor.ndim), Dim.AUTO) for tensor in tensors)
+    dims = tuple(dict.fromkeys(range(tensor.ndim), size) for tensor in tensors)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         exported = torch.export.export(
@@ -145,6 +147,11 @@ def _by_export(module: nn.Module, signature: inspect.Signature, call: Call) -> C
     note_sizes(model)
     mark_gradients(model)
     return Captured(model, names, Guards(exported), "torch.export", passed=_passed(exported))
+
+
+def _by_export_of_sizes(module: nn.Module, signature: inspect.Signature, call: Call) -> Captured:
+    """For these sizes only: where torch cannot write an operator whose arguments are computed from sizes."""
+    return _by_export(module, signature, call, size=Dim.STATIC)
 
 
 def _size(size: int | ir.SymbolicDim) -> int | str | None:
@@ -171,6 +178,9 @@ def _by_tracing(module: nn.Module, signature: inspect.Signature, call: Call) -> 
     return Captured(model, call.names, ExactSizes(call.sizes), "tracing")
 
 
+_WAYS = {"torch.export": _by_export, "torch.export of fixed sizes": _by_export_of_sizes, "tracing": _by_tracing}
+
+
 def _name_tensors(found: Captured, module: nn.Module) -> None:
     name_parameters(found.model, module, {id(tensor): tensor.detach().clone() for tensor in module.buffers()})
 
@@ -191,5 +201,7 @@ def _prepared(found: Captured) -> Captured:
     graph.outputs.clear()
     graph.outputs.extend(unique)
     found.model = prepare(found.model, keep=custom_operators())
+    if found.exporter == "torch.export":
+        slice_chunks(found.model)
     found.masks = replace_dropouts(found.model)
     return found

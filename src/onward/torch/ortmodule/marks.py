@@ -1,11 +1,12 @@
-"""Where gradients are others than an exported graph says: what was detached, and padding in tables of embeddings.
+"""Where gradients are others than an exported graph says: what was detached, padding, and kinks.
 
-To the exporter these are plain operations. Each becomes a function that computes the same, with a gradient of its own.
+To the exporter these are plain operations. Most become a function that computes the same, with the gradient of torch.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
@@ -13,9 +14,19 @@ from onward.autodiff.custom import nondifferentiable, vjp
 from onward.graph.builder import Builder
 from onward.graph.nodes import attribute
 from onward.graph.provenance.record import OPERATION
+from onward.graph.shapes import is_floating
 
 _DOMAIN, _DETACHED, _PADDED, _INDEX = "onward.torch", "Detached", "Padded", "padding_idx"
+_AT_LEAST, _AT_MOST, _BETWEEN, _DEVIATION = "AtLeast", "AtMost", "Between", "Deviation"
 _EMBEDDING = re.compile(r"aten\.embedding\.default\]\(args = \(%\w+, %\w+, (\d+)")
+_PICKED = re.compile(r"aten\.(?:max|min)\.dim\]\(args = \(%\w+, (-?\d+)")
+# Operator of the graph -> operation of torch -> the function that takes its place.
+_MARKS: dict[str, dict[str, str]] = {
+    "Identity": {"aten.detach.": _DETACHED},
+    "Max": {"aten.clamp.Tensor": _AT_LEAST, "aten.clamp_min.Tensor": _AT_LEAST},
+    "Min": {"aten.clamp.Tensor": _AT_MOST, "aten.clamp_max.Tensor": _AT_MOST},
+    "Clip": {"aten.hardtanh.": _BETWEEN, "aten.relu6.": _BETWEEN},
+}
 
 nondifferentiable(_DETACHED, domain=_DOMAIN)
 
@@ -29,17 +40,63 @@ def _padded(op: Builder, node: ir.Node, dy: ir.Value) -> tuple[ir.Value, None]:
     return op.Where(op.Unsqueeze(op.Equal(ids, padding), [-1]), 0, dy), None
 
 
+@vjp(_AT_LEAST, domain=_DOMAIN, broadcast=True)
+def _at_least(op: Builder, node: ir.Node, dy: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """clamp: x has the gradient at the bound, where Max gives each of two that are equal a half."""
+    x, bound = node.inputs
+    below = op.Less(x, bound)
+    return op.Where(below, 0, dy), op.Where(below, dy, 0)
+
+
+@vjp(_AT_MOST, domain=_DOMAIN, broadcast=True)
+def _at_most(op: Builder, node: ir.Node, dy: ir.Value) -> tuple[ir.Value, ir.Value]:
+    x, bound = node.inputs
+    above = op.Greater(x, bound)
+    return op.Where(above, 0, dy), op.Where(above, dy, 0)
+
+
+@vjp(_BETWEEN, domain=_DOMAIN)
+def _between(op: Builder, node: ir.Node, dy: ir.Value) -> tuple[ir.Value, None, None]:
+    """hardtanh: no gradient at the bounds, where Clip has one."""
+    x, low, high = node.inputs
+    return op.Where(op.And(op.Less(low, x), op.Less(x, high)), dy, 0), None, None
+
+
+@vjp(_DEVIATION, domain=_DOMAIN)
+def _deviation(op: Builder, node: ir.Node, dy: ir.Value) -> ir.Value:
+    """std of numbers that are all the same: no gradient, where the root of a variance has infinity times nothing."""
+    y = node.outputs[0]
+    is_zero = op.Equal(y, 0)
+    return op.Where(is_zero, 0, dy / (2 * op.Where(is_zero, 1, y)))
+
+
 def mark_gradients(model: ir.Model) -> None:
     """Mark, in place, what `torch.export` has recorded."""
     for node in list(model.graph.all_nodes()):
         record = node.metadata_props.get(OPERATION, "")
         if node.domain != "":
             continue
-        if node.op_type == "Identity" and "aten.detach." in record:
-            node.domain, node.op_type = _DOMAIN, _DETACHED
-            _define(model, _DETACHED, ["x"])
-        elif node.op_type == "Gather" and (found := _EMBEDDING.search(record)):
+        for operation, name in _MARKS.get(node.op_type, {}).items():
+            if operation in record:
+                _mark(model, node, name)
+                break
+        if node.op_type == "Gather" and (found := _EMBEDDING.search(record)):
             _mark_padding(model, node, int(found[1]))
+        elif node.op_type in ("ReduceMax", "ReduceMin") and (found := _PICKED.search(record)):
+            _pick(node, int(found[1]))
+        elif node.op_type == "Sqrt" and "aten.sqrt." in record and _is_variance(node.inputs[0]):
+            _mark(model, node, _DEVIATION)
+
+
+def _is_variance(value: ir.Value | None) -> bool:
+    node = None if value is None else value.producer()
+    return node is not None and "prims.var." in node.metadata_props.get(OPERATION, "")
+
+
+def _mark(model: ir.Model, node: ir.Node, name: str) -> None:
+    """Make a function of what a node computes."""
+    _define(model, name, node.op_type, [f"x{index}" for index in range(len(node.inputs))])
+    node.domain, node.op_type = _DOMAIN, name
 
 
 def _mark_padding(model: ir.Model, node: ir.Node, index: int) -> None:
@@ -51,15 +108,39 @@ def _mark_padding(model: ir.Model, node: ir.Node, index: int) -> None:
     ir.convenience.replace_all_uses_with(rows, output, replace_graph_outputs=True)
     marked.replace_input_with(0, rows)
     graph.insert_after(node, marked)
-    _define(model, _PADDED, ["x", "ids"], [_INDEX])
+    _define(model, _PADDED, "Identity", ["x", "ids"], [_INDEX])
 
 
-def _define(model: ir.Model, name: str, inputs: list[str], attributes: list[str] | None = None) -> None:
-    """A function that returns its first input."""
+def _pick(node: ir.Node, axis: int) -> None:
+    """max along an axis: the element at the index has the gradient, where ReduceMax divides it among equal ones."""
+    x, result, graph = node.inputs[0], node.outputs[0], node.graph
+    if x is None or not is_floating(x) or x.shape is None or len(x.shape) == 0:
+        return
+    assert graph is not None
+    index = ir.node(node.op_type.replace("Reduce", "Arg"), [x], {"axis": axis, "keepdims": 1})
+    picked = ir.node("GatherElements", [x, index.outputs[0]], {"axis": axis})
+    nodes = [index, picked]
+    if not attribute(node, "keepdims", 1):
+        axes = ir.node("Constant", [], {"value_ints": [axis]})
+        nodes += [axes, ir.node("Squeeze", [picked.outputs[0], axes.outputs[0]])]
+    for number, new in enumerate(nodes):
+        new.name = f"{node.name}/{new.op_type}"
+        new.outputs[0].name = f"{result.name}/{number}"
+    output = nodes[-1].outputs[0]
+    output.type, output.shape = result.type, result.shape
+    graph.insert_before(node, nodes)
+    ir.convenience.replace_all_uses_with(result, output, replace_graph_outputs=True)
+    graph.remove(node, safe=True)
+
+
+def _define(
+    model: ir.Model, name: str, op_type: str, inputs: Sequence[str], attributes: Sequence[str] | None = None
+) -> None:
+    """A function that computes what an operator does; Identity: of its first input."""
     values = [ir.Value(name=given) for given in inputs]
-    identity = ir.node("Identity", [values[0]])
-    identity.outputs[0].name = "y"
-    body = ir.Graph(values, identity.outputs, nodes=[identity], opset_imports={"": model.opset_imports[""]})
+    node = ir.node(op_type, values[:1] if op_type == "Identity" else values)
+    node.outputs[0].name = "y"
+    body = ir.Graph(values, node.outputs, nodes=[node], opset_imports={"": model.opset_imports[""]})
     declared = [ir.Attr(given, ir.AttributeType.INT, None) for given in attributes or ()]
     function = ir.Function(_DOMAIN, name, graph=body, attributes=declared)
     model.functions[function.identifier()] = function
