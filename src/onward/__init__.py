@@ -28,11 +28,13 @@ if TYPE_CHECKING:
     from onward.errors import OnwardError
     from onward.head import NewHead, new_head
     from onward.inspection.check import check
+    from onward.low_rank import Lora, lora
     from onward.step import initial_state, training_step
     from onward.trainer.trainer import Trainer
 
 __version__ = "0.1.0"
 __all__ = [
+    "Lora",
     "NewHead",
     "OnwardError",
     "Trainer",
@@ -44,6 +46,7 @@ __all__ = [
     "federated",
     "gradient",
     "initial_state",
+    "lora",
     "losses",
     "metrics",
     "new_head",
@@ -59,12 +62,14 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Lora": "onward.low_rank",
     "NewHead": "onward.head",
     "OnwardError": "onward.errors",
     "Trainer": "onward.trainer.trainer",
     "check": "onward.inspection.check",
     "gradient": "onward.autodiff.gradient",
     "initial_state": "onward.step",
+    "lora": "onward.low_rank",
     "new_head": "onward.head",
     "nondifferentiable": "onward.autodiff.custom",
     "training_step": "onward.step",

@@ -48,6 +48,7 @@ def matching(
     others: Mapping[str, str] | None = None,
     *,
     what: str = "parameter",
+    why_not: str = "which is not trained unless it is named in full",
 ) -> list[str]:
     """The names among `known` that names and shell patterns ("classifier.*") stand for, each once.
 
@@ -57,6 +58,8 @@ def matching(
     Args:
         argument: what the caller calls the list, for errors.
         patterns: names and patterns, or one.
+        what: what the names are names of, for errors.
+        why_not: what errors say about `others` that a pattern would stand for.
     """
     others = others or {}
     found: dict[str, None] = {}
@@ -68,7 +71,7 @@ def matching(
             missing.append(pattern)
     if missing:
         raise UnknownNameError(
-            f"`{argument}` names {_said(missing, known, others)}. There is no {what} of that kind; there are "
+            f"`{argument}` names {_said(missing, known, others, why_not)}. There is no {what} of that kind; there are "
             f"{quoted(known) or 'none'}"
         )
     order = {name: index for index, name in enumerate((*known, *others))}
@@ -85,14 +88,14 @@ def _matches(pattern: str, known: Sequence[str], others: Mapping[str, str]) -> l
     return names or [name for name in known if fnmatch.fnmatchcase(name, pattern)]
 
 
-def _said(missing: Sequence[str], known: Sequence[str], others: Mapping[str, str]) -> str:
+def _said(missing: Sequence[str], known: Sequence[str], others: Mapping[str, str], why_not: str) -> str:
     """Patterns that match nothing, each with what may be meant."""
     said = []
     for pattern in missing[:20]:
         beyond = _matches(pattern, list(others), {})
         near = near_names(pattern, known)
         if beyond:
-            hint = f" (only {beyond[0]!r}, which is not trained unless it is named in full: {others[beyond[0]]})"
+            hint = f" (only {beyond[0]!r}, {why_not}: {others[beyond[0]]})"
         else:
             hint = f" (is {' or '.join(map(repr, near))} meant?)" if near else ""
         said.append(f"{pattern!r}{hint}")

@@ -15,7 +15,8 @@ An initializer is trainable by default unless one of these holds (the first that
    mask (layers may start at zero or at the identity);
 7. onward itself made it while building a graph;
 8. an operator that was rewritten took it for a table or a setting: RotaryEmbedding its cosines and sines, Scaler (of
-   scikit-learn's files) its offset and scale.
+   scikit-learn's files) its offset and scale;
+9. the model says which parameters are trained alone: low-rank pairs, beside weights that stay as they are.
 
 The weights, biases and peepholes of RNN, GRU and LSTM are parameters whatever 3 to 7 say: exporters join them from
 torch's own, and a bias of rank 2 may start at zero. So are the coefficients, intercepts and support vectors that
@@ -24,11 +25,14 @@ LinearRegressor and its like hold as attributes, under the name ``<node>.<attrib
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
+from onward.document import parse
 from onward.graph.nodes import describe
 from onward.graph.opsets import all_schemas
 from onward.graph.provenance.record import FOLDED_FROM, KIND, REQUIRES_GRAD, folded_from
@@ -37,6 +41,8 @@ from onward.graph.shapes import is_floating
 _WAS_CONSTANT_NODE = "onward.was_constant_node"
 _TABLE = "onward.table"
 _WEIGHT = "onward.weight"
+_TRAINED_ALONE = "onward.trained_alone"  # in the metadata of a model
+_HELD = "it belongs to the model that low-rank pairs were added to"
 
 # Inputs that are settings of an operator rather than weights: operator -> what the input with an index is.
 _SETTINGS: dict[str, dict[int, str]] = {
@@ -76,11 +82,16 @@ _HUGE = 1e4  # masks use -inf, the lowest float, -1e9 or, in float16, -10000
 
 @dataclass(frozen=True)
 class Parameter:
-    """One initializer of a model, and whether training changes it by default."""
+    """One initializer of a model, and whether training changes it by default.
+
+    Attributes:
+        held: whether it would be trained, were it not for others that are trained alone.
+    """
 
     value: ir.Value
     trainable: bool
     reason: str
+    held: bool = False
 
     @property
     def name(self) -> str:
@@ -90,7 +101,25 @@ class Parameter:
 
 def parameters(model: ir.Model) -> list[Parameter]:
     """Every initializer of a prepared model."""
-    return [_judge(value) for value in model.graph.initializers.values()]
+    initializers = model.graph.initializers
+    found = [_judge(value) for value in initializers.values()]
+    only = [name for name in _trained_alone(model) if name in initializers]
+    if not only:
+        return found
+    return [
+        Parameter(each.value, False, _HELD, held=True) if each.trainable and each.name not in only else each
+        for each in found
+    ]
+
+
+def train_alone(model: ir.Model, names: Sequence[str]) -> None:
+    """Let these initializers be all that is trained by default, also across files."""
+    model.metadata_props[_TRAINED_ALONE] = json.dumps({"parameters": list(names)})
+
+
+def _trained_alone(model: ir.Model) -> list[str]:
+    text = model.metadata_props.get(_TRAINED_ALONE)
+    return [] if text is None else parse(text, f"the metadata {_TRAINED_ALONE!r} of the model").texts("parameters")
 
 
 def mark_constant_nodes(model: ir.Model) -> None:

@@ -14,6 +14,7 @@ from onnx_ir.passes import common as passes
 from onward.errors import InvalidModelError, OnwardError
 from onward.graph.blame import blaming_model
 from onward.graph.cleanup import remove_unused
+from onward.graph.constants import constant_array, is_constant
 from onward.graph.external import read_small_weights
 from onward.graph.finish import LARGEST_PROTO
 from onward.graph.inference import infer_shapes
@@ -24,7 +25,7 @@ from onward.graph.proto import to_proto
 from onward.graph.shapes import Dim, dims
 from onward.graph.upgrade import align_functions
 from onward.head.classes import Followed, follow
-from onward.head.layer import Layer, constant_array, is_constant
+from onward.head.layer import Layer
 from onward.head.search import last_layer, named_layer
 
 __all__ = ["NewHead", "new_head"]

@@ -9,9 +9,10 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.errors import OnwardError
+from onward.graph.constants import constant_array
 from onward.graph.nodes import attribute, captured_values, describe, input_at
 from onward.graph.shapes import Dim, dims
-from onward.head.layer import Layer, constant_array
+from onward.head.layer import Layer
 
 # Axes are counted from the end, -1 and lower: ranks are not always known.
 Axis = int

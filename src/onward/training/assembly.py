@@ -124,7 +124,9 @@ def assemble(
     held = {
         parameter.name: (tensor.dtype, tuple(tensor.shape.numpy()))
         for parameter in parameters(forward)
-        if parameter.trainable and parameter.name not in types and (tensor := parameter.value.const_value) is not None
+        if (parameter.trainable or parameter.held)
+        and parameter.name not in types
+        and (tensor := parameter.value.const_value) is not None
     }
     # A loss of one element has become a scalar.
     borders = [*described.input, *(described.output if loss is not None else described.output[1:])]
