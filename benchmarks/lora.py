@@ -99,9 +99,7 @@ def main() -> None:
                 way.milliseconds.append(took / options.steps * 1e3)
         for way, process in running:
             way.mib = process.ask("memory")["mib"]
-    print(
-        "| trained | numbers | their state, MiB | memory, MiB | step, ms: median (least) | checkpoint, MiB |"
-    )
+    print("| trained | numbers | their state, MiB | memory, MiB | step, ms: median (least) | checkpoint, MiB |")
     print("|---|---|---|---|---|---|")
     for way in compared:
         print(way.row())
