@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import logging
 import threading
@@ -38,6 +37,10 @@ _VERIFIED_SIZES = 2  # a graph is compared with torch for the first sizes, and f
 _OWN = frozenset(
     {"_module", "_options", "_policy", "_plans", "_varying", "_numbers", "_reason", "_unsettled", "_lock", "_signature"}
 )
+# accelerate keeps the forward that it replaces there, and looks for it in the dictionary of the very object.
+_ABOUT_THE_WRAPPER = frozenset({"_original_forward"})
+# Libraries write down which class of model these are called on: the module's.
+_OF_THE_MODULE = frozenset({"save_pretrained", "push_to_hub"})
 _SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 
 
@@ -101,6 +104,11 @@ class ORTModule(nn.Module):
         """The module itself."""
         found: nn.Module = self.__dict__["_module"]
         return found
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """The class of the module: libraries ask what they may do with a model by `isinstance`. `type` is ORTModule."""
+        return type(self.__dict__.get("_module", self))
 
     @property
     def training(self) -> bool:
@@ -238,6 +246,7 @@ class ORTModule(nn.Module):
         if (
             name in _OWN
             or name in _SHARED
+            or name in _ABOUT_THE_WRAPPER
             or "_options" not in self.__dict__
             or name in self.__dict__
             or hasattr(type(self), name)
@@ -258,6 +267,7 @@ class ORTModule(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         left_out = {
             "forward",
+            *_ABOUT_THE_WRAPPER,
             "_unsettled",
             "_plans",
             "_varying",
@@ -269,6 +279,10 @@ class ORTModule(nn.Module):
             *_SHARED,
         }
         return {name: value for name, value in self.__dict__.items() if name not in left_out}
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # The inherited one and pickle do not agree on the class.
+        return _blank, (type(self),), self.__getstate__()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._attach(state["_module"], state["_options"])
@@ -326,19 +340,28 @@ class ORTModule(nn.Module):
         return self.module.extra_repr()
 
 
+def _blank(kind: type[ORTModule]) -> ORTModule:
+    """An object for `__setstate__`."""
+    return kind.__new__(kind)
+
+
 def _forward_of(wrapper: ORTModule, module: nn.Module) -> Callable[..., Any]:
-    """`forward` with the signature of the module's."""
+    """`forward` with the signature of the module's, as a method: libraries wrap its function, and bind that again."""
 
-    @functools.wraps(module.forward)
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        return wrapper._run(args, kwargs)
+    def forward(self: ORTModule, *args: Any, **kwargs: Any) -> Any:
+        return self._run(args, kwargs)
 
-    return forward
+    # Not by functools.wraps: what unwraps it must not arrive at the module's own forward.
+    forward.__doc__ = module.forward.__doc__
+    given = inspect.signature(module.forward)
+    own = inspect.Parameter("ort_module", inspect.Parameter.POSITIONAL_ONLY)
+    forward.__signature__ = given.replace(parameters=[own, *given.parameters.values()])  # type: ignore[attr-defined]
+    return types.MethodType(forward, wrapper)
 
 
 def _own_method(module: nn.Module, name: str) -> Callable[..., Any] | None:
     """A method that the user wrote; on the wrapper, its calls of `self(...)` run on onnxruntime, too."""
-    if name in module.__dict__ or name.startswith("_"):
+    if name in module.__dict__ or name.startswith("_") or name in _OF_THE_MODULE:
         return None
     found = inspect.getattr_static(type(module), name, None)
     if not isinstance(found, types.FunctionType) or hasattr(nn.Module, name):
