@@ -201,12 +201,13 @@ def test_debug_options(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         "net_torch_exported_training.onnx",
         "net_execution_model_training.onnx",
         "net_optimized_training.onnx",
+        "net_optimized_pre_grad_training.onnx",
     }
     with pytest.raises(ValueError, match="onnx_prefix"):
         DebugOptions(save_onnx=True)
-    with pytest.raises(TypeError, match="onnx_prefix"):
+    with pytest.raises(TypeError, match="prefix of type str"):
         DebugOptions(save_onnx=True, onnx_prefix=3)  # type: ignore[arg-type]
-    with pytest.raises(OSError, match="folder"):
+    with pytest.raises(OSError, match="not writable"):
         DebugOptions(save_onnx=True, onnx_prefix="net", save_path=str(tmp_path / "nowhere"))
     with pytest.raises(TypeError, match="log_level"):
         DebugOptions(log_level="INFO")  # type: ignore[arg-type]

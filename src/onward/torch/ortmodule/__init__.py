@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onward.torch.ortmodule import _fallback
+from onward.torch.ortmodule import _fallback, _utils
 from onward.torch.ortmodule._fallback import (
     ORTModuleDeviceException,
     ORTModuleFallbackException,
@@ -26,4 +26,5 @@ __all__ = [
     "ORTModuleONNXModelException",
     "ORTModuleTorchModelException",
     "_fallback",
+    "_utils",
 ]

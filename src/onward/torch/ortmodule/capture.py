@@ -47,6 +47,7 @@ class Captured:
         passed: tensors that the module returned which are arguments as they were, by their places.
         order: for each other one, which output of the model it is; it may be returned several times.
         exporter: which of torch's exporters wrote it.
+        exported: the model as it wrote it.
     """
 
     model: ir.Model
@@ -56,6 +57,7 @@ class Captured:
     masks: list[Mask] = field(default_factory=list)
     passed: dict[int, int] = field(default_factory=dict)
     order: list[int] = field(default_factory=list)
+    exported: ir.Model | None = None
 
 
 def capture(module: nn.Module, signature: inspect.Signature, call: Call) -> Captured:
@@ -75,7 +77,8 @@ def capture(module: nn.Module, signature: inspect.Signature, call: Call) -> Capt
             failures.append(f"{name}: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
             cause = error
     raise ORTModuleONNXModelException(
-        f"torch could not export {type(module).__name__} ({'; '.join(failures)})"
+        "There was an error while exporting the PyTorch model to ONNX: torch could not export "
+        f"{type(module).__name__} ({'; '.join(failures)})"
     ) from cause
 
 
@@ -200,6 +203,7 @@ def _prepared(found: Captured) -> Captured:
     found.order = [unique.index(value) for value in computed]
     graph.outputs.clear()
     graph.outputs.extend(unique)
+    found.exported = found.model
     found.model = prepare(found.model, keep=custom_operators())
     if found.exporter == "torch.export":
         slice_chunks(found.model)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from enum import IntEnum
+from dataclasses import dataclass, field
+from enum import IntEnum, IntFlag
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,32 @@ class LogLevel(IntEnum):
     WARNING = 3
     ERROR = 4
     FATAL = 5
+
+
+class _SkipCheck(IntFlag):
+    """What the original leaves out after the first call. Here nothing is left out; the names are taken."""
+
+    SKIP_CHECK_DISABLED = 1
+    SKIP_CHECK_DEVICE = 2
+    SKIP_CHECK_BUILD_GRADIENT = 4
+    SKIP_CHECK_EXECUTION_AGENT = 8
+
+
+def _skip_check() -> _SkipCheck:
+    """What ORTMODULE_SKIPCHECK_POLICY names, joined by ``|``."""
+    found = _SkipCheck(0)
+    for name in os.environ.get("ORTMODULE_SKIPCHECK_POLICY", "").split("|"):
+        if name.strip() and name.strip() not in _SkipCheck.__members__:
+            raise OnwardError(f"ORTMODULE_SKIPCHECK_POLICY is {name!r}; it takes {', '.join(_SkipCheck.__members__)}")
+        found |= _SkipCheck[name.strip()] if name.strip() else _SkipCheck(0)
+    return found or _SkipCheck.SKIP_CHECK_DISABLED
+
+
+@dataclass
+class RuntimeOptions:
+    """Options of the original that have no effect here: graphs are checked at each call."""
+
+    skip_check: _SkipCheck = field(default_factory=_skip_check)
 
 
 class DebugOptions:
@@ -90,7 +117,7 @@ class _SavedModels:
 
 def _level(given: LogLevel) -> LogLevel:
     if not isinstance(given, LogLevel):
-        raise TypeError(f"log_level must be a LogLevel, not {type(given).__name__}")
+        raise TypeError(f"Expected log_level of type LogLevel, got {type(given)}.")
     name = os.environ.get("ORTMODULE_LOG_LEVEL", "").strip()
     if not name:
         return given
@@ -101,8 +128,8 @@ def _level(given: LogLevel) -> LogLevel:
 
 def _require_writable(prefix: str, folder: str) -> None:
     if not isinstance(prefix, str):
-        raise TypeError(f"onnx_prefix must be a str, not {type(prefix).__name__}")
+        raise TypeError(f"Expected name prefix of type str, got {type(prefix)}.")
     if not prefix:
-        raise ValueError("onnx_prefix must be given when save_onnx=True: the names of the files begin with it")
+        raise ValueError("onnx_prefix must be provided when save_onnx is set. The names of the files begin with it.")
     if not os.access(folder, os.W_OK | os.X_OK) or not os.path.isdir(folder):
-        raise OSError(f"{folder!r} is not a folder that can be written to, and save_onnx=True writes there")
+        raise OSError(f"Directory {folder} is not writable. save_onnx=True writes there.")

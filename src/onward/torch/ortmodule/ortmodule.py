@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from onward.errors import OnwardError, OnwardWarning, warn
+from onward.torch.ortmodule._execution import TorchModule
 from onward.torch.ortmodule._fallback import (
     AttributesChanged,
     ORTModuleDeviceException,
@@ -35,7 +36,20 @@ _UNSETTLED_CALLS = 2  # modules may write down at their first calls what they ha
 _VERIFIED_SIZES = 2  # a graph is compared with torch for the first sizes, and for the first other ones
 
 _OWN = frozenset(
-    {"_module", "_options", "_policy", "_plans", "_varying", "_numbers", "_reason", "_unsettled", "_lock", "_signature"}
+    {
+        "_module",
+        "_options",
+        "_policy",
+        "_plans",
+        "_latest",
+        "_varying",
+        "_numbers",
+        "_reason",
+        "_unsettled",
+        "_lock",
+        "_signature",
+        "_torch_module",
+    }
 )
 # accelerate keeps the forward that it replaces there, and looks for it in the dictionary of the very object.
 _ABOUT_THE_WRAPPER = frozenset({"_original_forward"})
@@ -90,6 +104,8 @@ class ORTModule(nn.Module):
             "_options": options,
             "_policy": policy_of_environment(),
             "_plans": {},
+            "_latest": {},  # the one that ran last, by mode
+            "_torch_module": TorchModule(self),
             "_varying": set(),
             "_numbers": {},
             "_reason": None,
@@ -120,6 +136,9 @@ class ORTModule(nn.Module):
         module = self.module
         if "_options" in self.__dict__:  # not while this object is being made
             module.training = mode
+
+    def _is_training(self) -> bool:
+        return self.training and torch.is_grad_enabled()
 
     # What runs.
 
@@ -153,6 +172,7 @@ class ORTModule(nn.Module):
 
     def _run_graph(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         plan, call, state, key = self._find(args, kwargs)
+        self._latest[plan.is_training] = plan
         try:
             if call.sizes not in plan.verified and len(plan.verified) < _VERIFIED_SIZES:
                 self._verify_again(plan, call)
@@ -228,7 +248,8 @@ class ORTModule(nn.Module):
             if self._reason is None:
                 self.__dict__["_reason"] = str(error)
             warn(
-                f"torch runs {type(self.module).__name__} where ORTModule cannot: {type(error).__name__}: {error}. "
+                f"Fallback to PyTorch due to exception: torch runs {type(self.module).__name__} where ORTModule "
+                f"cannot: {type(error).__name__}: {error}. "
                 "Results are the same. ORTMODULE_FALLBACK_POLICY=FALLBACK_DISABLE raises an error instead.",
                 FallbackWarning,
             )
@@ -250,6 +271,8 @@ class ORTModule(nn.Module):
             or "_options" not in self.__dict__
             or name in self.__dict__
             or hasattr(type(self), name)
+            # A method of the user is bound to this object; another one in its place is this object's, too.
+            or _own_method(self.module, name) is not None
         ):
             object.__setattr__(self, name, value)
         else:
@@ -270,6 +293,8 @@ class ORTModule(nn.Module):
             *_ABOUT_THE_WRAPPER,
             "_unsettled",
             "_plans",
+            "_latest",
+            "_torch_module",
             "_varying",
             "_numbers",
             "_lock",
@@ -392,21 +417,23 @@ def _is_followed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return any(isinstance(leaf, FakeTensor) for leaf in leaves)
 
 
+def _several_devices(devices: set[torch.device]) -> ORTModuleDeviceException:
+    error = ORTModuleDeviceException("ORTModule supports a single device per model")
+    error.add_note(f"This one is on {', '.join(sorted(map(str, devices)))}.")
+    return error
+
+
 def _require_one_device(module: nn.Module) -> None:
     devices = {tensor.device for tensor in (*module.parameters(), *module.buffers())}
     if len(devices) > 1:
-        raise ORTModuleDeviceException(
-            f"ORTModule supports a single device per model; this one is on {', '.join(sorted(map(str, devices)))}"
-        )
+        raise _several_devices(devices)
 
 
 def _require_usable(call: Call, state: Fingerprint) -> None:
     """Refuse, before anything is exported, devices and types that graphs do not run on."""
     devices = {tensor.device for tensor in state.tensors}
     if len(devices) > 1:
-        raise ORTModuleDeviceException(
-            f"ORTModule supports a single device per model; this one is on {', '.join(sorted(map(str, devices)))}"
-        )
+        raise _several_devices(devices)
     for tensor in (*call.tensors, *state.tensors):
         if tensor.device.type != "cpu":
             raise ORTModuleDeviceException(f"ORTModule runs on the CPU; there is a tensor on {tensor.device}")

@@ -9,11 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import onnx_ir as ir
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
 from onward.errors import OnwardError
+from onward.graph.finish import to_input
 from onward.graph.proto import to_proto
 from onward.runtime.files import write_bytes
 from onward.torch.ortmodule._fallback import ORTModuleFallbackException, ORTModuleONNXModelException
@@ -46,6 +48,11 @@ class Plan:
         self._types, self._narrow = rehearsed.types, rehearsed.narrow
         self.verified: set[Sizes] = set()
         self.seconds: dict[str, float] = {}  # what it took to make it
+        self.is_training = torch.is_grad_enabled() and rehearsed.module.training
+        self.graphs, self.exported = graphs, without_weights(captured.exported or captured.model, names)
+        call = rehearsed.call
+        requiring = [name for name, tensor in zip(captured.inputs, call.tensors, strict=True) if tensor.requires_grad]
+        self.arguments = (captured.inputs, requiring, call.key)
         self._shapes = graphs.shapes  # as declared, of the arguments
         self._forward = TensorSession(graphs.forward)
         self._backward = None if graphs.backward is None else TensorSession(graphs.backward)
@@ -269,8 +276,8 @@ def build(module: nn.Module, signature: inspect.Signature, call: Call, options: 
         state = Fingerprint(module, named=True)
         mode = "training" if torch.is_grad_enabled() and module.training else "inference"
         graphs = write(captured, state, rehearsed.exact)
-        _save(options, mode, captured, graphs)
         plan = Plan(captured, graphs, state.names, rehearsed)
+        _save(options, mode, captured, plan, state.names)
         times.append(time.perf_counter())
         plan.verify(rehearsed, state)
         times.append(time.perf_counter())
@@ -283,12 +290,21 @@ def build(module: nn.Module, signature: inspect.Signature, call: Call, options: 
     return plan
 
 
-def _save(options: DebugOptions, mode: str, captured: Captured, graphs: Graphs) -> None:
+def _save(options: DebugOptions, mode: str, captured: Captured, plan: Plan, names: Sequence[str]) -> None:
     if not options.save_onnx:
         return
-    written = {"torch_exported": to_proto(captured.model)}
-    written["optimized" if graphs.backward else "execution_model"] = graphs.forward
+    graphs = plan.graphs
+    written = {"torch_exported": to_proto(plan.exported), "optimized": graphs.forward}
     if graphs.backward is not None:
-        written["execution_model"] = graphs.backward
+        written["optimized_pre_grad"] = to_proto(without_weights(captured.model, names))
+    written["execution_model"] = graphs.forward if graphs.backward is None else graphs.backward
     for what, model in written.items():
         write_bytes(options.file(what, mode), model.SerializeToString())
+
+
+def without_weights(model: ir.Model, names: Sequence[str]) -> ir.Model:
+    """The model itself, nobody's any more, with the tensors of the module as inputs."""
+    for name in dict.fromkeys(names):
+        if name in model.graph.initializers:
+            to_input(model.graph.initializers[name])
+    return model
