@@ -99,8 +99,8 @@ def test_lion_equals_its_formula(options):
     check_optimizer(optim.lion(0.05, **options), references.lion(**options))
 
 
-def adam_of_onnxruntime(weight_decay, bias_correction):
-    adam = optim.scale_by_adam(bias_correction=bias_correction)
+def adam_of_onnxruntime(weight_decay, bias_correction, plain=False):
+    adam = optim.scale_by_adam(bias_correction=bias_correction, plain=plain)
     return optim.Optimizer(
         optim.chain(adam, optim.add_decayed_weights(weight_decay), optim.scale_by_learning_rate()), learning_rate=0.1
     )
@@ -110,6 +110,8 @@ def adam_of_onnxruntime(weight_decay, bias_correction):
 RECORDED = [
     (adam_of_onnxruntime(0.01, False), [(0.682771, -1.681771, 0.18327), (0.292067, -1.566906, 0.121672)]),
     (adam_of_onnxruntime(0.01, True), [(0.899, -1.898, 0.3995), (0.806323, -1.869468, 0.384648)]),
+    (adam_of_onnxruntime(0.01, False, plain=True), [(0.682771, -1.681771, 0.18327), (0.292067, -1.566906, 0.121672)]),
+    (adam_of_onnxruntime(0.01, True, plain=True), [(0.899, -1.898, 0.3995), (0.806323, -1.869468, 0.384648)]),
     (
         optim.adamw_hf(0.1, weight_decay=0.01, eps=1e-8, bias_correction=False),
         [(0.683087, -1.682087, 0.183587), (0.292773, -1.567335, 0.122049)],

@@ -81,28 +81,31 @@ def scale_by_adam(
     bias_correction: bool = True,
     corrected_eps: bool = True,
     amsgrad: bool = False,
+    plain: bool = False,
 ) -> Transformation:
     """m^ / (sqrt(v^) + eps), m^ = m / (1 - b1^t), v^ = v / (1 - b2^t), m and v decayed averages of g and g².
 
     `corrected_eps=False` gives sqrt(1 - b2^t) / (1 - b1^t) m / (sqrt(v) + eps): eps is not divided by the correction
     (Hugging Face, onnxruntime-training and ONNX; the first version in the paper's section 2). torch corrects it.
-    `amsgrad` divides by the largest v so far.
+    `amsgrad` divides by the largest v so far. `plain` slots are m and v themselves, which costs two passes more: who
+    reads and sets them by these names gets back the same bits.
     """
     _require_averages(b1=b1, b2=b2)
-    root = math.sqrt(1 - b2)  # of the scale of nu
+    mu_scale, nu_scale = (1.0, 1.0) if plain else (1 - b1, 1 - b2)
+    root = math.sqrt(nu_scale)
 
     def update(op: Builder, g: ir.Value, ctx: Context) -> Update:
         first, second = _corrections(ctx, b1, b2) if bias_correction else (1.0, 1.0)
-        mu = ctx.mu = ctx.mu * b1 + g
-        nu = ctx.nu = ctx.nu * b2 + g * g
+        mu = ctx.mu = ctx.mu * b1 + times(g, (1 - b1) / mu_scale)
+        nu = ctx.nu = ctx.nu * b2 + times(g * g, (1 - b2) / nu_scale)
         if amsgrad:
             nu = ctx.nu_max = op.Max(ctx.nu_max, nu)
-        # Everything is multiplied by sqrt(1 - b2^t) / sqrt(1 - b2), so that nu needs no pass of its own.
+        # Everything is multiplied by sqrt(1 - b2^t) / root, so that nu needs no pass of its own.
         small = eps / root * (second if corrected_eps else 1.0)
-        return Update(mu / plus(op.Sqrt(nu), small), (1 - b1) / root * second / first)
+        return Update(mu / plus(op.Sqrt(nu), small), mu_scale / root * second / first)
 
-    slots = {"mu": Slot(scale=1 - b1), "nu": Slot(scale=1 - b2)}
-    return Transformation(update, {**slots, "nu_max": Slot(scale=1 - b2)} if amsgrad else slots)
+    slots = {"mu": Slot(scale=mu_scale), "nu": Slot(scale=nu_scale)}
+    return Transformation(update, {**slots, "nu_max": Slot(scale=nu_scale)} if amsgrad else slots)
 
 
 def scale_by_adamax(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Transformation:

@@ -10,7 +10,13 @@ from onward import optim
 from onward.errors import OnwardError, UnknownNameError
 from onward.optim import Optimizer
 from onward.optim.base import chain
-from onward.optim.transformations import add_decayed_weights, scale_by_adam, scale_by_learning_rate
+from onward.optim.transformations import (
+    add_decayed_weights,
+    decay_after_update,
+    scale_by_adam,
+    scale_by_learning_rate,
+    scale_by_trust_ratio,
+)
 from onward.session.parameters import TrainingParameters
 
 MOMENTS = {"mu": "Moment_1", "nu": "Moment_2"}  # slot -> what it is called in states
@@ -75,17 +81,20 @@ def _update(name: str, given: Mapping[str, float], parameters: TrainingParameter
         return Update(optim.sgd(), None)  # the original computes the norm, but never clips
     max_norm = given["max_norm_clip"] if parameters.enable_grad_norm_clip else None
     betas, eps, decay = (given["alpha"], given["beta"]), given["epsilon"], given["lambda"]
-    corrected = bool(given["do_bias_correction"])
+    after = name == "AdamOptimizer" and given["weight_decay_mode"] == 1
+    # States of a session are those of the textbook, and a session continues from them bit by bit.
+    averages = scale_by_adam(
+        *betas, eps, bias_correction=bool(given["do_bias_correction"]), corrected_eps=not after, plain=True
+    )
     if name == "LambOptimizer":
         lowest, highest = max(given["ratio_min"], 0.0), given["ratio_max"]  # a ratio of norms is not negative
-        recipe = optim.lamb(
-            betas=betas, eps=eps, weight_decay=decay, bias_correction=corrected, ratio_min=lowest, ratio_max=highest
-        )
+        if highest < lowest:
+            raise OnwardError(f"ratio_max of LambOptimizer must be at least ratio_min, {lowest}, not {highest}")
+        steps = [averages, add_decayed_weights(decay), scale_by_trust_ratio(lowest, highest), scale_by_learning_rate()]
+    elif after:
+        steps = [averages, scale_by_learning_rate(), decay_after_update(decay)]
     elif given["weight_decay_mode"] == 0:
-        adam = scale_by_adam(*betas, eps, bias_correction=corrected)
-        recipe = Optimizer(chain(adam, add_decayed_weights(decay), scale_by_learning_rate()), "adam")
-    elif given["weight_decay_mode"] == 1:
-        recipe = optim.adamw_hf(betas=betas, eps=eps, weight_decay=decay, bias_correction=corrected)
+        steps = [averages, add_decayed_weights(decay), scale_by_learning_rate()]
     else:
         raise OnwardError(f"weight_decay_mode of AdamOptimizer is 0 or 1, not {given['weight_decay_mode']!r}")
-    return Update(recipe, max_norm)
+    return Update(Optimizer(chain(*steps), name), max_norm)

@@ -37,12 +37,15 @@ def save(save_obj: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str], key: str | None = None) -> Any:
-    """Read what `save` wrote, or a part of it: ``key="trainer_options/world_size"``."""
+    """Read what `save` wrote, or a part of it: ``key="trainer_options/world_size"``.
+
+    Numbers, and lists of them, come back as those of numpy, as they did from HDF5.
+    """
     with TensorFile(path) as file:
         if file.metadata.get("format") != _FORMAT:
             raise InvalidValueError(f"{str(path)!r} is no checkpoint of ORTTrainer")
         tree = json.loads(file.metadata[_CONTENT])
-        for part in key.split("/") if key else []:
+        for part in filter(None, key.split("/")) if key else ():
             if not isinstance(tree, dict) or part not in tree:
                 raise OnwardError(f"the checkpoint {str(path)!r} has no {key!r}")
             tree = tree[part]
@@ -71,8 +74,12 @@ def _filled(tree: Any, file: TensorFile) -> Any:
         return {key: _filled(inner, file) for key, inner in tree.items()}
     kind, content = tree
     if kind == "list":
-        return [_filled(inner, file) for inner in content]
-    return file.read(content) if kind == _TENSOR else content
+        values = [_filled(inner, file) for inner in content]
+        numbers = all(isinstance(value, np.generic) for value in values)
+        return np.array(values) if values and numbers else values
+    if kind == _TENSOR:
+        return file.read(content)
+    return content if content is None or isinstance(content, str) else np.array(content)[()]
 
 
 def to_serialized_hex(user_dict: Any) -> str:
