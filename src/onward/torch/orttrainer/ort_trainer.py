@@ -13,85 +13,24 @@ import torch
 from onward.errors import OnwardError
 from onward.runtime.files import write_bytes
 from onward.torch.orttrainer import checkpoint, engine
-from onward.torch.orttrainer.amp.loss_scaler import updated_scale
 from onward.torch.orttrainer.combination import LossFunction, combine
-from onward.torch.orttrainer.orttrainer import check_sizes, fed, update_initializers
+from onward.torch.orttrainer.description import IODescription, LossScaler, ModelDescription, generate_sample
+from onward.torch.orttrainer.feeding import check_sizes, fed
+from onward.torch.orttrainer.legacy_checkpoint import load_checkpoint, save_checkpoint
 from onward.torch.orttrainer.refusal import require
+from onward.torch.orttrainer.weights import update_initializers
+
+__all__ = [
+    "IODescription",
+    "LossScaler",
+    "ModelDescription",
+    "ORTTrainer",
+    "generate_sample",
+    "load_checkpoint",
+    "save_checkpoint",
+]
 
 _DEFAULT_LOSS_SCALE = "default_loss_scale_input_name"
-
-
-class IODescription:
-    """Name, shape and type of an input or output; texts in shapes name sizes that may change.
-
-    Types, and sizes that are numbers, need not be true: a model is exported as it is called first.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        shape: Sequence[int | str],
-        dtype: torch.dtype | None = None,
-        num_classes: int | None = None,
-    ) -> None:
-        self.name_ = name
-        self.shape_ = shape
-        self.dtype_ = dtype
-        self.num_classes_ = num_classes
-
-
-class ModelDescription:
-    """The inputs of a model, the label last, and its outputs, the loss first."""
-
-    def __init__(self, inputs: list[IODescription], outputs: list[IODescription]) -> None:
-        self.inputs_ = inputs
-        self.outputs_ = outputs
-
-
-def generate_sample(desc: IODescription, device: Any = None) -> torch.Tensor:
-    """A random tensor that fits a description; sizes that may change are 1."""
-    size = [axis if isinstance(axis, int) else 1 for axis in desc.shape_]
-    if desc.num_classes_:
-        return torch.randint(0, desc.num_classes_, size, dtype=desc.dtype_, device=device)
-    return torch.randn(size, dtype=desc.dtype_, device=device)
-
-
-class LossScaler:
-    """Twice the scale after `up_scale_window` finite steps in a row, half of it after one that was not."""
-
-    def __init__(
-        self,
-        loss_scale_input_name: str,
-        is_dynamic_scale: bool,
-        loss_scale: float = float(1 << 16),
-        up_scale_window: int = 2000,
-        min_loss_scale: float = 1.0,
-        max_loss_scale: float = float(1 << 24),
-    ) -> None:
-        self.loss_scale_input_name_ = loss_scale_input_name
-        self.is_dynamic_scale_ = is_dynamic_scale
-        self.initial_loss_scale_ = loss_scale
-        self.up_scale_window_ = up_scale_window
-        self.min_loss_scale_ = min_loss_scale
-        self.max_loss_scale_ = max_loss_scale
-        self.loss_scale_ = loss_scale
-        self.stable_steps_ = 0
-
-    def update_loss_scale(self, is_all_finite: Any) -> None:
-        """Take a step into account."""
-        if self.is_dynamic_scale_:
-            self.loss_scale_, self.stable_steps_ = updated_scale(
-                self.loss_scale_,
-                self.stable_steps_,
-                bool(is_all_finite),
-                window=self.up_scale_window_,
-                bounds=(self.min_loss_scale_, self.max_loss_scale_),
-            )
-
-    def reset(self) -> None:
-        """Begin anew."""
-        self.loss_scale_ = self.initial_loss_scale_
-        self.stable_steps_ = 0
 
 
 class ORTTrainer:
@@ -351,24 +290,3 @@ class ORTTrainer:
         assert self.onnx_model_ is not None
         update_initializers(self.onnx_model_, self.session.get_state())
         write_bytes(path, self.onnx_model_.SerializeToString())
-
-
-def save_checkpoint(
-    model: ORTTrainer,
-    checkpoint_dir: str,
-    checkpoint_prefix: str = "ORT_checkpoint",
-    checkpoint_state_dict: Mapping[str, Any] | None = None,
-    include_optimizer_state: bool = True,
-) -> None:
-    """Write the state of a trainer, and what the user adds, to ``<checkpoint_prefix>.ort.pt``."""
-    state = model.state_dict(include_optimizer_state)
-    checkpoint.write_flat(state, checkpoint_dir, checkpoint_prefix, checkpoint_state_dict)
-
-
-def load_checkpoint(
-    model: ORTTrainer, checkpoint_dir: str, checkpoint_prefix: str = "ORT_checkpoint", strict: bool = False
-) -> dict[str, Any]:
-    """Continue from such a file, or from those of several processes; returns what the user added."""
-    state, rest = checkpoint.read_flat(checkpoint_dir, checkpoint_prefix)
-    model.load_state_dict(state, strict)
-    return rest
