@@ -116,7 +116,7 @@ class Distributed:
     def _wait(self, operation: str, *arguments: Any, group: Any) -> None:
         """Do something that all processes do, and wait until it is done."""
         if self._broken is not None:
-            raise PeerError(f"the connection is lost since {self._broken}. Start all processes again")
+            raise PeerError(f"there is no connection any more: {self._broken}. Start all processes again")
         self._broken = "an exchange was interrupted"  # until it is done
         began = time.monotonic()
         try:
@@ -131,11 +131,11 @@ class Distributed:
         except RuntimeError as error:
             others = [str(rank) for rank in range(self.size) if rank != self.rank]
             who = f"rank {others[0]}" if len(others) == 1 else f"one of the ranks {', '.join(others)}"
-            waited = time.monotonic() - began
-            self._broken = f"{who} did not answer for {waited:.0f} s"
+            late = time.monotonic() - began >= self.timeout
+            what = f"{who} did not answer within {self.timeout:g} s" if late else f"the connection to {who} is lost"
+            self._broken = what
             raise PeerError(
-                f"{who} did not answer within {waited:.1f} s (timeout={self.timeout:g}): it has ended, fails, or does "
-                f"something else. Its own output says more ({_first_line(error)})"
+                f"{what}: it has ended, hangs, or does something else. Its own output says more ({_first_line(error)})"
             ) from error
         self._broken = None
 
