@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 
 import onward
 from onward.callbacks import Checkpoints
@@ -143,17 +144,11 @@ def test_running_statistics_are_means(two: Any, tmp_path: Path) -> None:
     alone, _ = of_one("normalised", tmp_path)
     np.testing.assert_allclose(first[0]["mean"], alone["mean"], rtol=1e-5, atol=1e-7)
     # The variance within the halves, not of all rows.
-    weights = {tensor.name: onward_array(tensor) for tensor in classifier(normalised=True).graph.initializer}
+    weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in classifier(normalised=True).graph.initializer}
     hidden = labelled(8)[0] @ weights["w1"] + weights["b1"]
     within = np.mean([half.var(axis=0) for half in np.split(hidden, 2)], axis=0)
     momentum = 0.9  # the default of BatchNormalization
     np.testing.assert_allclose(first[0]["variance"], momentum + (1 - momentum) * within, rtol=1e-5)
-
-
-def onward_array(tensor: Any) -> np.ndarray:
-    from onnx import numpy_helper
-
-    return numpy_helper.to_array(tensor)
 
 
 def test_masks_differ(two: Any, tmp_path: Path) -> None:
@@ -283,7 +278,7 @@ def test_a_process_that_is_gone_is_not_waited_for(how: str) -> None:
 
 def test_without_other_processes() -> None:
     pytest.importorskip("torch")
-    with pytest.raises(OnwardError, match="there are no other processes to train with: RANK, WORLD_SIZE.*torchrun"):
+    with pytest.raises(OnwardError, match=r"there are no other processes to train with: RANK, WORLD_SIZE.*torchrun"):
         onward.Trainer(classifier(), "cross_entropy", strategy="distributed")
 
 

@@ -171,3 +171,53 @@ def test_mistakes(make, message: str) -> None:
 def test_an_unknown_name_is_that() -> None:
     with pytest.raises(UnknownNameError):
         metrics.get("loss")
+
+
+@pytest.mark.parametrize("name", metrics.names())
+@pytest.mark.parametrize("weighted", [False, True])
+def test_what_several_processes_have_seen(name: str, weighted: bool) -> None:
+    """Parts of each batch, put together: the metric of all of it."""
+    random = np.random.default_rng(3)
+    of_numbers = name in ("mae", "mse", "rmse", "mape", "r2")
+    scores = random.normal(size=(40, 2 if of_numbers else 4))
+    target = random.normal(size=(40, 2)) if of_numbers else random.integers(0, 4, 40)
+    weight = random.uniform(0.1, 2, 40) if weighted else None
+
+    def part(metric: metrics.Metric, *rows: slice) -> metrics.Metric:
+        for chosen in rows:
+            if len(scores[chosen]):
+                metric.update(scores[chosen], target[chosen], None if weight is None else weight[chosen])
+        return metric
+
+    whole = part(metrics.get(name), slice(0, 40))
+    merged = part(metrics.get(name), slice(0, 10))
+    parts = [
+        part(metrics.get(name), slice(10, 14), slice(20, 21)),
+        part(metrics.get(name), slice(14, 20), slice(21, 40)),
+        metrics.get(name),  # a process without rows
+    ]
+    merged.merge(parts)
+    assert merged.result() == pytest.approx(whole.result(), rel=1e-12)
+
+
+def test_rows_of_several_processes_stay_in_order() -> None:
+    seen = []
+    metric, *parts = (metrics.get(lambda x, y: seen.append((x.tolist(), y.tolist())) or 0.0) for _ in range(3))
+    for index, part in enumerate(parts):
+        for batch in range(2):
+            rows = np.arange(2) + 4 * batch + 2 * index
+            part.update(rows, -rows)
+    metric.merge(parts)
+    metric.result()
+    assert seen == [(list(range(8)), [-row for row in range(8)])]
+
+
+def test_a_metric_that_cannot_be_merged_says_so() -> None:
+    class Own(metrics.Metric):
+        def start(self) -> None: ...
+        def update(self, prediction: object, target: object, weight: object = None) -> None: ...
+        def result(self) -> float:
+            return 0.0
+
+    with pytest.raises(OnwardError, match=r"the metric own \(Own\) cannot be put together.*a method merge"):
+        Own("own").merge([])
