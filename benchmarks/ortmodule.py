@@ -28,6 +28,7 @@ from benchmarks.protocol import EPSILON, WEIGHT_DECAY, forget_peak, memory
 from benchmarks.report import processor, table
 from onward.torch import ORTModule
 from onward.torch.ortmodule.ortmodule import FallbackWarning
+from onward.torch.ortmodule.plan import Plan
 
 CHECKED_STEPS = 4
 LOSS_TOLERANCE = 2e-3  # as in benchmarks.run
@@ -61,9 +62,11 @@ def alone(case: str, side: str) -> dict[str, float]:
     loaded = memory("VmRSS")
     start = time.perf_counter()
     step(0)
+    if isinstance(module, ORTModule) and not _plans(module):
+        step(1)  # modules that note something at their first call, as BERT does, are exported at the second
     found = {"first": time.perf_counter() - start}
     if isinstance(module, ORTModule):
-        (plan,) = (plan for plans in module._plans.values() for plan in plans.values())
+        (plan,) = _plans(module)
         found |= plan.seconds
     found["first_mib"] = memory("VmHWM") - loaded
     step(1)
@@ -71,6 +74,10 @@ def alone(case: str, side: str) -> dict[str, float]:
     for index in range(MEMORY_STEPS):
         step(index)
     return found | {"mib": memory("VmHWM") - loaded}
+
+
+def _plans(module: ORTModule) -> list[Plan]:
+    return [plan for plans in module._plans.values() for plan in plans.values() if isinstance(plan, Plan)]
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -156,6 +157,11 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
 _FUNCTIONS: dict[str, Callable[..., int]] = {"Max": max, "Min": min, "Mod": operator.mod, "FloorDiv": operator.floordiv}
 
 
+@functools.lru_cache(maxsize=1024)  # each mask of each call asks
+def _parsed(expression: str) -> ast.expr:
+    return ast.parse(expression, mode="eval").body
+
+
 def evaluate(expression: str, known: Mapping[str, int]) -> int:
     """The number behind what exporters write for a size, ``2*s0 + 1``."""
 
@@ -174,7 +180,7 @@ def evaluate(expression: str, known: Mapping[str, int]) -> int:
         raise ORTModuleTorchModelException(f"the size {expression!r} of a Dropout is not known before the graph runs")
 
     try:
-        return value(ast.parse(expression, mode="eval").body)
+        return value(_parsed(expression))
     except SyntaxError as error:
         raise ORTModuleTorchModelException(f"the size {expression!r} of a Dropout cannot be read") from error
 
