@@ -23,8 +23,8 @@ help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 18
 
 .PHONY: demo
-demo: $(VENV)/demo ## train an ONNX file on scikit-learn's digits and write it to out/
-	$(PY) examples/demo.py
+demo: $(VENV)/demo ## train an ONNX file from elsewhere on handwritten digits and write it to onward-demo/
+	@$(VENV)/bin/onward demo
 
 .PHONY: test
 test: lint ## lint, then run every test but the slow ones
@@ -71,7 +71,7 @@ record-golden: $(ORT_TRAINING)/created ## record tests/golden again from onnxrun
 
 .PHONY: clean
 clean: ## remove the environment and all that was generated
-	rm -rf $(VENV) $(PEERS) .real-models out build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) .real-models onward-demo out build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The files below are stamps: an environment is made again when pyproject.toml changes.
@@ -84,7 +84,7 @@ $(VENV)/created:
 	@touch $@
 
 $(VENV)/demo: $(VENV)/created pyproject.toml
-	$(PY) -m pip install --quiet --editable ".[demo]"
+	$(PY) -m pip install --quiet --editable ".[cli,report]"
 	@touch $@
 
 $(VENV)/test: $(VENV)/created pyproject.toml

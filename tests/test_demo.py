@@ -1,4 +1,4 @@
-"""The examples train: what `make demo` shows is true."""
+"""What `make demo` shows is true, and so is the loop that is written by hand."""
 
 from __future__ import annotations
 
@@ -12,21 +12,12 @@ import onnx
 from onnx import numpy_helper
 
 ROOT = Path(__file__).parents[1]
-
-
-def train(example: str, folder: Path) -> tuple[float, float, str]:
-    """Run an example: accuracy before and after, and what it shows meanwhile."""
-    command = [sys.executable, "-W", "error", str(ROOT / "examples" / example), "--output", str(folder / "out")]
-    run = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    assert (folder / "out" / "loss.png").read_bytes().startswith(b"\x89PNG")
-    before, after = (float(number) for number in re.findall(r"([\d.]+)%\n", run.stdout))
-    return before, after, run.stderr
+MODEL = ROOT / "examples" / "models" / "digits_cnn.onnx"
 
 
 def check_trained_model(path: Path) -> None:
     """Only the weights differ from what the exporter wrote."""
-    original, trained = onnx.load(ROOT / "examples" / "models" / "digits_cnn.onnx"), onnx.load(path)
+    original, trained = onnx.load(MODEL), onnx.load(path)
     onnx.checker.check_model(trained, full_check=True)
     assert list(trained.graph.node) == list(original.graph.node)
     assert list(trained.graph.input) == list(original.graph.input)
@@ -42,24 +33,42 @@ def check_trained_model(path: Path) -> None:
 
 
 def test_demo_trains_a_foreign_model(tmp_path: Path) -> None:
-    before, after, shown = train("demo.py", tmp_path)
-    assert before < 30
-    assert after > 95
-    assert "epoch 15/15: 100%" in shown
-    assert "val_accuracy=0.9" in shown
-    check_trained_model(tmp_path / "out" / "digits_cnn_trained.onnx")
+    run = subprocess.run([sys.executable, "-m", "onward", "demo"], cwd=tmp_path, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    before, after = re.findall(r"^(?:before|after) training +[\d.]+ +([\d.]+)$", run.stdout, re.MULTILINE)
+    assert float(before) < 0.3
+    assert float(after) > 0.95
+    folder = tmp_path / "onward-demo"
+    written = {path.name for path in (folder / "out").iterdir()}
+    assert {"trained.onnx", "recipe.toml", "history.csv", "report.html", "checkpoints"} <= written
+    check_trained_model(folder / "out" / "trained.onnx")
+    # It ends with three commands, which work.
+    commands = [line.split() for line in run.stdout.partition("try next:")[2].strip().splitlines()]
+    assert len(commands) == 3
+    for command in commands[:2]:
+        assert command[0] == "onward"
+        done = subprocess.run([sys.executable, "-m", *command], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    predicted = (tmp_path / "predictions.csv").read_text().splitlines()
+    assert len(predicted) == 1798
+    assert predicted[0].startswith("row,prediction,confidence,logits[0]")
 
 
 def test_gradient_by_hand_trains_too(tmp_path: Path) -> None:
-    before, after, shown = train("gradient_by_hand.py", tmp_path)
+    command = [sys.executable, "-W", "error", str(ROOT / "examples" / "gradient_by_hand.py"), "--output", "out"]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert (tmp_path / "out" / "loss.png").read_bytes().startswith(b"\x89PNG")
+    before, after = (float(number) for number in re.findall(r"([\d.]+)%\n", run.stdout))
     assert before < 30
     assert after > 95
-    assert "training: 100%" in shown
-    assert "loss=" in shown
+    assert "training: 100%" in run.stderr
+    assert "loss=" in run.stderr
     check_trained_model(tmp_path / "out" / "digits_cnn_trained.onnx")
 
 
 def test_demo_model_is_what_its_exporter_wrote() -> None:
-    model = onnx.load(ROOT / "examples" / "models" / "digits_cnn.onnx")
+    model = onnx.load(MODEL)
     assert model.producer_name == "pytorch"
     assert {node.op_type for node in model.graph.node} == {"Conv", "Relu", "MaxPool", "Reshape", "Gemm"}
+    assert (ROOT / "src/onward/cli/demonstration/digits_cnn.onnx").read_bytes() == MODEL.read_bytes()

@@ -6,17 +6,18 @@ evaluator, with operators from torch or plain numpy where that one is wrong or s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 import torch
-from onnx import AttributeProto, TensorProto, helper, numpy_helper
+from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from torch.nn import functional
 
+from onward.testing.float64 import in_float64, pads_of
 from onward.testing.recurrent import GRU, LSTM, RNN
 from onward.testing.reference import GatherElements, GlobalMaxPool, Loop, Pad
 
@@ -31,66 +32,8 @@ def evaluator(model: onnx.ModelProto) -> ReferenceEvaluator:
     return ReferenceEvaluator(in_float64(model), new_ops=_OPERATORS)
 
 
-def in_float64(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of `model` in which every floating-point tensor has type double."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    for graph in _graphs(copy.graph):
-        del graph.value_info[:]
-        for tensor in graph.initializer:
-            _widen(tensor)
-        for value in (*graph.input, *graph.output):
-            if value.type.tensor_type.elem_type in _NARROW:
-                value.type.tensor_type.elem_type = TensorProto.DOUBLE
-        for node in graph.node:
-            _widen_attributes(node)
-    return copy
-
-
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type == AttributeProto.GRAPH:
-                yield from _graphs(attribute.g)
-
-
-def _widen(tensor: onnx.TensorProto) -> None:
-    if tensor.data_type in _NARROW:
-        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), tensor.name))
-
-
-def _widen_attributes(node: onnx.NodeProto) -> None:
-    for attribute in node.attribute:
-        if attribute.type == AttributeProto.TENSOR:
-            _widen(attribute.t)
-        elif node.op_type == "Constant" and attribute.name in ("value_float", "value_floats"):
-            numbers = attribute.f if attribute.name == "value_float" else list(attribute.floats)
-            tensor = numpy_helper.from_array(np.array(numbers, np.float64), "")
-            attribute.CopyFrom(helper.make_attribute("value", tensor))
-        elif attribute.name in ("to", "dtype") and attribute.i in _NARROW:
-            attribute.i = TensorProto.DOUBLE
-    if node.op_type == "ConstantOfShape" and not node.attribute:
-        zero = numpy_helper.from_array(np.zeros(1), "")
-        node.attribute.append(helper.make_attribute("value", zero))
-
-
 def _tensor(x: Array | None) -> torch.Tensor | None:
     return None if x is None else torch.from_numpy(np.require(x, requirements=["C", "W"]))
-
-
-def _pads(
-    sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], pads: Any, auto: str
-) -> list[tuple[int, int]]:
-    if auto in ("SAME_UPPER", "SAME_LOWER"):
-        found = []
-        for size, k, s, d in zip(sizes, kernel, strides, dilations, strict=True):
-            total = max((-(-size // s) - 1) * s + (k - 1) * d + 1 - size, 0)
-            small, large = total // 2, total - total // 2
-            found.append((small, large) if auto == "SAME_UPPER" else (large, small))
-        return found
-    pads = pads or [0] * 2 * len(kernel)
-    return list(zip(pads[: len(kernel)], pads[len(kernel) :], strict=True))
 
 
 def _padded(x: torch.Tensor, pads: Sequence[tuple[int, int]], value: float = 0.0) -> torch.Tensor:
@@ -107,7 +50,7 @@ class Conv(OpRun):
     ) -> tuple[Array]:
         n = w.ndim - 2
         strides, dilations = strides or [1] * n, dilations or [1] * n
-        widths = _pads(x.shape[2:], w.shape[2:], strides, dilations, pads, auto_pad)
+        widths = pads_of(x.shape[2:], w.shape[2:], strides, dilations, pads, auto_pad)
         convolve = (functional.conv1d, functional.conv2d, functional.conv3d)[n - 1]
         padded = _padded(torch.from_numpy(np.require(x, requirements=["C", "W"])), widths)
         y = convolve(padded, _tensor(w), _tensor(b), tuple(strides), 0, tuple(dilations), group)
@@ -176,7 +119,7 @@ class MaxPool(OpRun):
     ) -> tuple[Array]:
         n = len(kernel_shape)
         strides, dilations = strides or [1] * n, dilations or [1] * n
-        widths = _pads(x.shape[2:], kernel_shape, strides, dilations, pads, auto_pad)
+        widths = pads_of(x.shape[2:], kernel_shape, strides, dilations, pads, auto_pad)
         if ceil_mode:
             widths = _ceiled(x.shape[2:], kernel_shape, strides, dilations, widths)
         pool = (functional.max_pool1d, functional.max_pool2d, functional.max_pool3d)[n - 1]
@@ -203,7 +146,7 @@ class AveragePool(OpRun):
         n = len(kernel_shape)
         strides, dilations = strides or [1] * n, dilations or [1] * n
         assert all(d == 1 for d in dilations)
-        inner = _pads(x.shape[2:], kernel_shape, strides, dilations, pads, auto_pad)
+        inner = pads_of(x.shape[2:], kernel_shape, strides, dilations, pads, auto_pad)
         widths = _ceiled(x.shape[2:], kernel_shape, strides, dilations, inner) if ceil_mode else inner
         pool = (functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d)[n - 1]
         image = torch.from_numpy(np.require(x, requirements=["C", "W"]))

@@ -14,7 +14,7 @@ import typer
 
 from onward import __version__
 from onward.cli import console, status
-from onward.cli.commands import building, checking, training
+from onward.cli.commands import building, checking, demonstration, inspecting, prediction, training, trying
 from onward.errors import OnwardError, OnwardWarning
 
 _COMPLETION = "_ONWARD_COMPLETE"
@@ -49,6 +49,13 @@ app.command("gradient")(building.gradient)
 app.command("artifacts")(building.artifacts)
 app.command("step")(building.step)
 app.command("train")(training.train)
+app.command("evaluate")(prediction.evaluate)
+app.command("predict")(prediction.predict)
+app.command("export")(inspecting.export)
+app.command("inspect")(inspecting.inspect)
+app.command("verify")(trying.verify)
+app.command("bench")(trying.bench)
+app.command("demo")(demonstration.demo)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

@@ -70,7 +70,7 @@ def table(title: str, head: Sequence[str], rows: Sequence[Sequence[Any]], *, rig
     if _quiet:
         return
     say(title)
-    made = Table(header_style="", box=None, pad_edge=False)
+    made = Table(header_style="", box=None, pad_edge=False, show_header=any(head))
     for name in head:
         made.add_column(name, justify="right" if name in right else "left", style=None, overflow="fold")
     for row in rows:

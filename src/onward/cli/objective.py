@@ -15,7 +15,7 @@ from onward.cli import named
 from onward.cli.data.table import Column, Kind
 from onward.cli.labels import Classes
 from onward.cli.model import ModelView, shown
-from onward.cli.recipe import Training
+from onward.cli.recipe import Recipe, Training
 from onward.errors import OnwardError
 from onward.graph.builder import Builder
 from onward.head.ending import PROBABILITY, SIGMOID, Head
@@ -118,6 +118,17 @@ def beside(columns: Sequence[Column]) -> Array:
     return np.stack([column.values for column in columns], axis=1)
 
 
+def resolved(recipe: Recipe) -> Objective:
+    """The objective of a recipe that leaves nothing open."""
+    wanted = recipe.training
+    assert wanted.loss is not None
+    name, options = named.parse(wanted.loss)
+    if name == "none":
+        return Objective(None, None)
+    classes = None if recipe.data.classes is None else Classes(recipe.data.classes)
+    return Objective(name, wanted.outputs, classes, wanted.class_axis, wanted.ignore_label, None, options)
+
+
 def decide(
     view: ModelView, columns: Sequence[Column], wanted: Training, classes: Sequence[str | int] | None
 ) -> Objective:
@@ -126,6 +137,8 @@ def decide(
     output = wanted.outputs[0] if wanted.outputs else None
     if name == "none" or (name is None and not columns):
         return _own(view, name)
+    if name is not None and name != PROBABILITY_LOSS:
+        losses.get(name)  # an error, if there is none of that name
     if not columns:
         raise OnwardError("the loss needs labels, but the data has no column that looks like them: --label NAME")
     names = [column.name for column in columns]

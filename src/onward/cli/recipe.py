@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import types
 import typing
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 from onward import __version__
 from onward.cli import toml
 from onward.cli.files import digest, existing, near
+from onward.document import parse
 from onward.errors import OnwardError
 from onward.runtime.files import write_bytes
 
@@ -122,6 +124,15 @@ class Recipe:
     def write(self, folder: Path) -> None:
         write_bytes(folder / NAME, self.dumps(folder).encode())
 
+    def carried(self) -> str:
+        """What a trained model says about itself: how data becomes what it takes, and what it was trained for."""
+        content = {part.name: dataclasses.asdict(getattr(self, part.name)) for part in dataclasses.fields(self)}
+        del content["model"]
+        content["data"] = {key: content["data"][key] for key in ("label", "classes", "missing", "inputs")}
+        kept = ("loss", "outputs", "class_axis", "ignore_label", "metrics")
+        content["training"] = {key: content["training"][key] for key in kept}
+        return json.dumps(content, allow_nan=False)
+
     def record_digests(self) -> None:
         """Note what the files are, so that a change is seen."""
         self.model.sha256 = digest(Path(self.model.path))
@@ -155,6 +166,17 @@ def read(path: Path) -> Recipe:
             setattr(part, key, _shortest(file.parent / value))
     if recipe.training.loss is None:
         raise OnwardError(f'[training] of {str(file)!r} says no loss; write one, or "none"')
+    return recipe
+
+
+def from_metadata(text: str, where: str) -> Recipe:
+    """A recipe of what `Recipe.carried` wrote into a model."""
+    recipe = Recipe()
+    for section, entries in parse(text, f"what {where} says about its data").plain().items():
+        part = getattr(recipe, section, None)
+        if part is None or not isinstance(entries, Mapping):
+            raise OnwardError(f"what {where} says about its data is damaged; give options instead")
+        _fill(part, {key: value for key, value in entries.items() if value is not None}, f"[{section}] in {where}")
     return recipe
 
 

@@ -20,7 +20,7 @@ from onward.runtime.files import write_bytes
 from onward.trainer.trainer import Trainer
 
 TRAINED, CHECKPOINTS, HISTORY, REPORT = "trained.onnx", "checkpoints", "history.csv", "report.html"
-RECIPE = "onward.recipe"  # metadata: how data becomes what the inputs take, as JSON
+RECIPE = "onward.recipe"  # metadata: how data becomes what the inputs take
 
 
 def trainer_of(made: Preparation) -> Trainer:
@@ -80,6 +80,7 @@ def export(trainer: Trainer, path: Path, recipe: Recipe) -> None:
     """Write the trained model; it says what its classes are, and what its inputs take."""
     trainer.export(path)
     model = wire.parse(path.read_bytes())
+    model.metadata[RECIPE] = recipe.carried()
     if recipe.data.classes is not None:
         model.metadata[CLASSES] = json.dumps(recipe.data.classes)
     write_bytes(path, *model.parts())

@@ -17,6 +17,16 @@ def _size(text: str) -> tuple[str, int]:
     return name, int(size)
 
 
+Dimensions = Annotated[
+    list[Any] | None,
+    typer.Option(
+        metavar="NAME=SIZE",
+        parser=_size,
+        help="The size of a dynamic dimension, such as batch=8 or x[0]=8; may be repeated.",
+    ),
+]
+
+
 def check(
     models: Annotated[list[Path], typer.Argument(metavar="MODEL...", help="One or several .onnx files.")],
     wrt: Annotated[
@@ -25,14 +35,7 @@ def check(
     of: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Differentiate this output; may be repeated.")
     ] = None,
-    dim: Annotated[
-        list[Any] | None,
-        typer.Option(
-            metavar="NAME=SIZE",
-            parser=_size,
-            help="The size of a dynamic dimension in the estimates, such as batch=8 or x[0]=8; may be repeated.",
-        ),
-    ] = None,
+    dim: Dimensions = None,
     optimizer: Annotated[str, typer.Option(help="Whose state and operations count.")] = "adamw",
     everything: Annotated[bool, typer.Option("--all", help="Leave nothing out of long lists.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: a list where several files are given.")] = False,
