@@ -2,7 +2,7 @@
 
 The network was exported for inference by torch (see examples/models/export_digits_cnn.py); torch is not needed here.
 `onward.gradient` makes a second ONNX model that also computes the gradients; the rest of a training loop is numpy. For
-the same in a few lines see examples/demo.py.
+the same as one command see `onward demo`.
 """
 
 from __future__ import annotations
