@@ -23,24 +23,39 @@ class Classes:
     names: list[str | int]
 
     @classmethod
-    def of(cls, label: Column, count: int | None, known: Sequence[str | int] | None, notes: list[str]) -> Classes:
-        """The classes of a label, for a model with `count` scores that may know what its classes are called.
+    def of(
+        cls,
+        label: Column,
+        count: int | None,
+        given: Sequence[str | int] | None,
+        known: Sequence[str | int] | None,
+        notes: list[str],
+    ) -> Classes:
+        """The classes of a label, for a model with `count` scores.
 
-        Whole numbers that number the scores already stay what they are.
+        They are those that were `given`; those that the model knows, if it knows all that the label has; or those of
+        the label in the order of the alphabet. Whole numbers that number the scores already stay what they are.
         """
         present = _present(label)
-        if known is not None:
-            names = _like(list(known), label)
+        if given is not None:
+            names = _like(list(given), label)
             unknown = [name for name in present if name not in names]
-            if unknown and count is not None and len(names) < len(present) <= count:
+            if unknown:
                 raise OnwardError(
                     f"label {label.name!r} has {quoted(map(str, unknown))}, but the classes are "
                     f"{quoted(map(str, names))}; --classes says which others there are"
                 )
-            if not unknown:
+            if count is not None and len(names) > count:
+                raise OnwardError(
+                    f"there are {len(names)} classes ({_few(names)}), but the model has {count} outputs; --new-head "
+                    f"{len(names)} gives it a new last layer"
+                )
+            return cls(names)
+        if known is not None:
+            names = _like(list(known), label)
+            if all(name in names for name in present):
                 return cls(names)
-            if not set(present) & set(names):
-                notes.append(f"the classes of the model ({_few(names)}) are others than those of the data")
+            notes.append(f"the classes of the model ({_few(names)}) are others than those of the data")
         if count is not None and len(present) > count:
             raise OnwardError(
                 f"label {label.name!r} has {len(present)} classes ({_few(present)}), but the model has {count} "

@@ -174,7 +174,7 @@ def _objective(
     is_class = name in (*_OF_CLASSES, PROBABILITY_LOSS) or (name in _OF_YES_OR_NO and len(columns) == 1)
     if is_class and columns[0].kind in (Kind.TEXT, Kind.NUMBER):
         count = 2 if name in _OF_YES_OR_NO and width == 1 else width
-        classes = Classes.of(columns[0], count, given if given is not None else view.classes, notes)
+        classes = Classes.of(columns[0], count, given, view.classes, notes)
     elif columns[0].kind is Kind.TEXT:
         raise OnwardError(f"label {columns[0].name!r} is text, but the loss {name} takes numbers; --loss cross_entropy")
     return Objective(name, outputs, classes, axis, ignored, width, options, notes)
