@@ -27,7 +27,7 @@ def search(trainer: Trainer, part: Part, *, batch_size: int, total: int) -> Foun
     From a tenth of the rate at which the sweep had its lowest loss, trials go down, or up, for as long as that helps.
     """
     steps = min(50, max(10, total // 10))
-    sweep = trainer.find_learning_rate(*part, lowest=1e-6, highest=10.0, steps=50, batch_size=batch_size)
+    sweep = trainer.find_learning_rate(*part, lowest=1e-6, highest=10.0, steps=max(25, steps), batch_size=batch_size)
     tried = len(sweep.rates)
     if sweep.best is None:
         return Found(None, tried)

@@ -31,6 +31,8 @@ def train(wanted: Recipe, out: Path, *, resume: bool = False, dry_run: bool = Fa
     trainer = session.trainer_of(made)
     training, validation = made.parts()
     console.say(_sizes(made, trainer))
+    if made.recipe.training.learning_rate == "auto":
+        console.say("looking for a learning rate ... (--lr 0.001 says one)")
     said = session.find_rate(trainer, training, made.recipe)
     if said:
         console.say(said)
