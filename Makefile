@@ -40,6 +40,11 @@ test-runtimes: $(RUNTIMES:%=$(PEERS)/onnxruntime-%/created) ## prove training gr
 	  PYTHONPATH=src $(PEERS)/onnxruntime-$$version/bin/python -m pytest $(TRAINING_PROOFS) -m "not slow" $(PROOFS) || exit 1; \
 	done
 
+.PHONY: test-web
+test-web: $(VENV)/test ## install onward-web's packages, build it, and train in Node and in wasm
+	cd web && npm ci --ignore-scripts --no-audit --no-fund && npm run check && npm run build
+	$(PY) -m pytest tests/edge
+
 .PHONY: lint
 lint: $(VENV)/test ## check style, formatting and types
 	$(PY) -m ruff check .
