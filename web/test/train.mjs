@@ -15,7 +15,14 @@ const trainer = await Trainer.load(folder, {
 const batch = Object.fromEntries(readTensors(new Uint8Array(readFileSync(data))).tensors);
 const inputs = Object.fromEntries(trainer.manifest.inputs.map(({ name }) => [name, batch[name]]));
 const losses = [];
-for (let i = 0; i < Number(steps); i++) losses.push((await trainer.step(batch)).loss);
+const memory = [];
+for (let i = 1; i <= Number(steps); i++) {
+  losses.push((await trainer.step(batch)).loss);
+  if (i === Math.ceil(Number(steps) / 2) || i === Number(steps)) {
+    globalThis.gc?.();
+    memory.push(process.memoryUsage().rss);
+  }
+}
 const evaluated = (await trainer.evaluate(batch)).loss;
 writeFileSync(`${out}.safetensors`, await trainer.save());
 writeFileSync(`${out}.onnx`, await trainer.exportModel());
@@ -25,4 +32,4 @@ const parameters = await trainer.getParameters();
 await trainer.setParameters(parameters.map((value, index) => value + Math.sin(index)));
 const changed = (await trainer.evaluate(batch)).loss;
 await trainer.dispose();
-console.log(JSON.stringify({ losses, evaluated, changed, memory: process.memoryUsage().rss }));
+console.log(JSON.stringify({ losses, evaluated, changed, memory }));
