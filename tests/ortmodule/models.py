@@ -243,11 +243,98 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[int], tuple[Any, ...]]
     "autoencoder": (
         lambda: Function(lambda m, x: ((m.d(m.e(x)) - x) ** 2).mean(), e=_mlp(6, 4, 2), d=_mlp(2, 4, 6)), x(6)
     ),
+    "variational autoencoder": (lambda: _Variational(), x(6)),
+    "mixture of experts": (lambda: _Experts(), x(4)),
+    "messages along edges": (
+        lambda: _Graph(), lambda rows: (torch.randn(rows, 4, requires_grad=True), torch.randint(rows, (2, 2 * rows)))
+    ),
+    "u-net": (lambda: _UNet(), x(1, 8, 8)),
+    "inverted residual": (lambda: _Inverted(), x(4, 6, 6)),
+    "layers left out": (lambda: Function(_drop_path, fc=nn.Linear(4, 4), drop=nn.Dropout(0.2, inplace=True)), x(4)),
     "separable kernel": (lambda: nn.Bilinear(3, 4, 2), lambda rows: (torch.randn(rows, 3), torch.randn(rows, 4))),
     "prelu and clamp": (
         lambda: Function(lambda m, x: m.p(m.fc(x)).clamp(-1, 1), fc=nn.Linear(4, 4), p=nn.PReLU(4)), x(4)
     ),
 }  # fmt: skip
+
+
+class _Variational(nn.Module):
+    """An autoencoder with noise in its middle."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder = nn.Linear(6, 8), _mlp(4, 8, 6)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        mean, logarithm = self.encoder(x).chunk(2, -1)
+        z = mean + torch.randn_like(mean) * (logarithm / 2).exp()
+        divergence = -(1 + logarithm - mean**2 - logarithm.exp()).mean() / 2
+        return ((self.decoder(z) - x) ** 2).mean(), divergence
+
+
+class _Experts(nn.Module):
+    """A mixture: each row goes through the best two of three networks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.experts = nn.Linear(4, 3), nn.ModuleList(_mlp(4, 8, 4) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights, chosen = self.gate(x).topk(2)
+        shares = torch.zeros(x.shape[0], 3).scatter(1, chosen, weights.softmax(-1))
+        return sum(shares[:, i : i + 1] * expert(x) for i, expert in enumerate(self.experts))  # type: ignore[misc]
+
+
+class _Graph(nn.Module):
+    """Two rounds of messages along the edges of a graph, added up at the nodes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.message, self.update = nn.Linear(8, 4), nn.GRUCell(4, 4)
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        source, target = edges[0], edges[1]
+        for _ in range(2):
+            messages = self.message(torch.cat([x[source], x[target]], -1)).relu()
+            x = self.update(torch.zeros_like(x).index_add(0, target, messages), x)
+        return x
+
+
+class _UNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.down = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
+        self.middle = nn.Sequential(nn.Conv2d(4, 8, 3, padding=1), nn.ReLU())
+        self.up, self.last = nn.ConvTranspose2d(8, 4, 2, stride=2), nn.Conv2d(8, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.down(x)
+        return self.last(torch.cat([y, self.up(self.middle(F.max_pool2d(y, 2)))], 1))
+
+
+class _Inverted(nn.Module):
+    """The block of MobileNetV2, with squeeze and excitation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.expand = nn.Sequential(nn.Conv2d(4, 8, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU6())
+        self.depthwise = nn.Sequential(
+            nn.Conv2d(8, 8, 3, padding=1, groups=8, bias=False), nn.BatchNorm2d(8), nn.Hardswish()
+        )
+        self.squeeze = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(8, 2, 1), nn.ReLU(), nn.Conv2d(2, 8, 1))
+        self.project = nn.Sequential(nn.Conv2d(8, 4, 1, bias=False), nn.BatchNorm2d(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.depthwise(self.expand(x))
+        return x + self.project(y * F.hardsigmoid(self.squeeze(y)))
+
+
+def _drop_path(m: nn.Module, x: Tensor) -> Tensor:
+    """Rows of a layer are left out; the layer itself is never, though a number is drawn to decide it."""
+    if torch.rand([]) < 0.0:
+        return x
+    keep = (0.8 + torch.rand(x.shape[0], 1)).floor()
+    return x + m.drop(m.fc(x)) / 0.8 * keep
 
 
 class _CellLoop(nn.Module):

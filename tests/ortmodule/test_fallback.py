@@ -66,7 +66,8 @@ UNFIT: dict[str, tuple[Callable[..., Any], str]] = {
     "has a gradient of its own": (lambda m, x: Doubling.apply(m.fc(x)), "gradient"),
     "draws random numbers of Python": (lambda m, x: m.fc(x) * (1 + (random.random() > 2)), "random numbers"),
     "draws random numbers of numpy": (lambda m, x: m.fc(x) * (1 + (np.random.rand() > 2)), "random numbers"),
-    "draws noise": (lambda m, x: m.fc(x) + torch.randn_like(x), "random numbers"),
+    "draws from other distributions": (lambda m, x: m.fc(x) + torch.poisson(x.abs()), "torch"),
+    "decides by a random number": (lambda m, x: m.fc(x) if torch.rand([]) < 0.5 else -m.fc(x), "random number"),
     "changes an argument": (lambda m, x: m.fc(x.mul_(1.0)), "in place"),
     "returns an object": (lambda m, x: Point(m.fc(x), x), "output type"),
 }

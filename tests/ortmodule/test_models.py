@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -14,12 +15,19 @@ from torch.utils import _pytree as pytree
 from onward.torch import ORTModule
 from onward.torch.ortmodule import FallbackWarning
 from tests.ortmodule.models import CASES
+from tests.ortmodule.optimizers import OPTIMIZERS
 
 # What two implementations of single precision differ by.
 CLOSE: dict[str, float] = {"rtol": 1e-4, "atol": 2e-5}
 # torch's exporter writes the second normalisation for inference, and leaves the smoothing out: both are noticed.
 LEFT_TO_TORCH = {"batch norm used twice", "loss with label smoothing"}
-FAST = ["cnn, batch norm, dropout", "language model", "several inputs and outputs", "stopped gradients"]
+FAST = [
+    "cnn, batch norm, dropout",
+    "language model",
+    "several inputs and outputs",
+    "layers left out",
+    "variational autoencoder",
+]
 
 
 def loss_of(returned: Any) -> torch.Tensor:
@@ -27,14 +35,13 @@ def loss_of(returned: Any) -> torch.Tensor:
     return sum((t.square().mean() for t in tensors), start=torch.zeros((), dtype=tensors[0].dtype))
 
 
-def step(module: nn.Module, args: tuple[Any, ...], seed: int) -> tuple[Any, list[torch.Tensor | None]]:
-    given = tuple(
-        a.detach().clone().requires_grad_(a.requires_grad) if isinstance(a, torch.Tensor) else a for a in args
-    )
+def step(module: nn.Module, args: Any, seed: int) -> tuple[Any, list[torch.Tensor | None]]:
+    """Forward and backward; what the module returns, and the gradients of its arguments, a tuple or named ones."""
+    given = pytree.tree_map_only(torch.Tensor, lambda a: a.detach().clone().requires_grad_(a.requires_grad), args)
     torch.manual_seed(seed)
-    returned = module(*given)
+    returned = module(**given) if isinstance(given, dict) else module(*given)
     loss_of(returned).backward()
-    return returned, [a.grad for a in given]
+    return returned, [a.grad for a in pytree.tree_leaves(given) if isinstance(a, torch.Tensor)]
 
 
 def compare(found: Any, expected: Any) -> None:
@@ -48,34 +55,59 @@ def compare(found: Any, expected: Any) -> None:
             assert got == wanted
 
 
-@pytest.mark.parametrize("name", [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in CASES])
+def train_alike(module: ORTModule, reference: nn.Module, arguments: Callable[[int], Any], optimizer: str) -> None:
+    """Ten steps of both: results, gradients, buffers and parameters stay the same."""
+    optimizers = [OPTIMIZERS[optimizer](m.parameters()) for m in (reference, module)]
+    for number in range(10):
+        args = arguments(4 + number % 3)
+        expected, input_gradients = step(reference, args, number)
+        found, own_gradients = step(module, args, number)
+        compare(found, expected)
+        compare(own_gradients, input_gradients)
+        for (key, wanted), (own, got) in zip(reference.named_parameters(), module.named_parameters(), strict=True):
+            assert key == own
+            assert (wanted.grad is None) == (got.grad is None), key
+            if wanted.grad is not None:
+                scale = float(wanted.grad.abs().max())
+                torch.testing.assert_close(got.grad, wanted.grad, rtol=1e-3, atol=1e-3 * scale + 1e-6)
+        for each in optimizers:
+            each.step()
+            each.zero_grad()
+    compare(dict(module.named_buffers()), dict(reference.named_buffers()))
+    compare(module.state_dict(), reference.state_dict())
+
+
+def compare_training(reference: nn.Module, arguments: Callable[[int], Any], optimizers: Iterable[str]) -> bool:
+    """Train a module and a copy, with each optimizer from the same weights; whether torch ran some of it."""
+    module = ORTModule(copy.deepcopy(reference))
+    start = copy.deepcopy(reference.state_dict())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for optimizer in optimizers:
+            for net in (reference, module):
+                net.load_state_dict(start)
+            train_alike(module, reference, arguments, optimizer)
+        reference.eval(), module.eval()
+        args = arguments(5)
+        returned = []
+        for net in (module, reference):
+            torch.manual_seed(0)
+            with torch.no_grad():
+                returned.append(net(**args) if isinstance(args, dict) else net(*args))
+        compare(*returned)
+    return any(warning.category is FallbackWarning for warning in caught)
+
+
+@pytest.mark.parametrize("name", FAST)
 def test_it_trains_as_torch_does(name: str) -> None:
     make, arguments = CASES[name]
     torch.manual_seed(0)
-    reference = make()
-    module = ORTModule(copy.deepcopy(reference))
-    optimizers = [torch.optim.SGD(m.parameters(), lr=0.01, momentum=0.9) for m in (reference, module)]
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for number in range(10):
-            args = arguments(4 + number % 3)
-            expected, input_gradients = step(reference, args, number)
-            found, own_gradients = step(module, args, number)
-            compare(found, expected)
-            compare(own_gradients, input_gradients)
-            for (key, wanted), (own, got) in zip(reference.named_parameters(), module.named_parameters(), strict=True):
-                assert key == own
-                assert (wanted.grad is None) == (got.grad is None), key
-                if wanted.grad is not None:
-                    scale = float(wanted.grad.abs().max())
-                    torch.testing.assert_close(got.grad, wanted.grad, rtol=1e-3, atol=1e-3 * scale + 1e-6)
-            for optimizer in optimizers:
-                optimizer.step()
-                optimizer.zero_grad()
-        compare(dict(module.named_buffers()), dict(reference.named_buffers()))
-        compare(module.state_dict(), reference.state_dict())
-        reference.eval(), module.eval()
-        args = arguments(5)
-        with torch.no_grad():
-            compare(module(*args), reference(*args))
-    assert any(warning.category is FallbackWarning for warning in caught) == (name in LEFT_TO_TORCH)
+    assert not compare_training(make(), arguments, ["SGD"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_it_trains_as_torch_does_with_each_optimizer(name: str) -> None:
+    make, arguments = CASES[name]
+    torch.manual_seed(0)
+    assert compare_training(make(), arguments, OPTIMIZERS) == (name in LEFT_TO_TORCH)

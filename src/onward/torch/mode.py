@@ -67,9 +67,10 @@ def causal_masks_are_told() -> Iterator[None]:
 
 @contextlib.contextmanager
 def exportable_dropout(module: nn.Module) -> Iterator[None]:
-    """Dropout of whole channels that exporters can write."""
+    """Dropout that exporters can write: that of whole channels by a plain one, and none in place."""
     from torch import nn
 
+    in_place = [child for child in module.modules() if isinstance(child, nn.Dropout) and child.inplace]
     replaced = [
         child
         for child in module.modules()
@@ -77,9 +78,13 @@ def exportable_dropout(module: nn.Module) -> Iterator[None]:
     ]
     for child in replaced:
         child.__dict__["forward"] = _drop_channels(child)
+    for dropout in in_place:
+        dropout.inplace = False
     try:
         yield
     finally:
+        for dropout in in_place:
+            dropout.inplace = True
         for child in replaced:
             del child.__dict__["forward"]
 

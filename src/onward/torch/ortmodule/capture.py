@@ -27,7 +27,8 @@ from onward.torch.naming import name_parameters
 from onward.torch.ortmodule._fallback import ORTModuleONNXModelException, ORTModuleTorchModelException
 from onward.torch.ortmodule.call import Call, invoke
 from onward.torch.ortmodule.chunks import slice_chunks
-from onward.torch.ortmodule.dropout import Mask, note_sizes, replace_dropouts
+from onward.torch.ortmodule.decision import decided
+from onward.torch.ortmodule.dropout import NOISE, Mask, note_sizes, replace_random
 from onward.torch.ortmodule.guards import ExactSizes, Guards
 from onward.torch.ortmodule.marks import mark_gradients
 
@@ -69,7 +70,7 @@ def capture(module: nn.Module, signature: inspect.Signature, call: Call) -> Capt
     failures = []
     for name, way in _WAYS.items():
         try:
-            with exportable_dropout(module), _plain_attention(), _quiet():
+            with exportable_dropout(module), _plain_attention(), decided(), _quiet():
                 found = way(module, signature, call)
             _name_tensors(found, module)
             return _prepared(found)
@@ -190,10 +191,10 @@ def _name_tensors(found: Captured, module: nn.Module) -> None:
 
 def _prepared(found: Captured) -> Captured:
     graph = found.model.graph
-    random = random_operators(found.model)
+    random = [name for name in random_operators(found.model) if name not in NOISE]
     if random:
         raise ORTModuleTorchModelException(
-            f"it draws random numbers in another way than by Dropout ({', '.join(random)})"
+            f"it draws random numbers in another way than torch's graphs do ({', '.join(random)})"
         )
     if len(found.passed) < len(graph.outputs):
         computed = [value for index, value in enumerate(graph.outputs) if index not in found.passed]
@@ -207,5 +208,5 @@ def _prepared(found: Captured) -> Captured:
     found.model = prepare(found.model, keep=custom_operators())
     if found.exporter == "torch.export":
         slice_chunks(found.model)
-    found.masks = replace_dropouts(found.model)
+    found.masks = replace_random(found.model)
     return found

@@ -1,4 +1,7 @@
-"""Dropout by masks that torch draws, from its own generator and in its own order: the same seed, the same masks."""
+"""Random numbers that torch draws, from its own generator and in its own order: the same seed, the same numbers.
+
+Dropout takes a mask, and noise is an input of the graph.
+"""
 
 from __future__ import annotations
 
@@ -15,22 +18,40 @@ import onnx_ir as ir
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from onward.graph.nodes import all_values, constant_of, input_at, is_used
+from onward.graph.nodes import all_values, attribute, constant_of, input_at, is_used
 from onward.graph.provenance.record import OPERATION
 from onward.torch.ortmodule._fallback import ORTModuleTorchModelException
 
-MASK = "dropout_mask"
+MASK = "random"
 _SIZES = "onward.sizes"  # in the metadata of a Dropout
+
+
+_UNIFORM, _NORMAL, _BERNOULLI = "uniform", "normal", "bernoulli"
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A mask that torch drew: its shape, the order of its axes in memory, the share of ones and the type."""
+    """Numbers that torch drew: their shape, the order of axes in memory, the type, and of a mask the share of ones."""
 
+    kind: str
     shape: tuple[int, ...]
     order: tuple[int, ...]
-    keep: float
     dtype: torch.dtype
+    keep: float = 1.0
+
+    @property
+    def is_decision(self) -> bool:
+        """Whether it is a single number, which programs draw to decide something by it."""
+        return self.kind == _UNIFORM and self.shape == ()
+
+
+_aten = torch.ops.aten
+_DRAWING = {
+    _aten.rand.default: _UNIFORM,
+    _aten.rand_like.default: _UNIFORM,
+    _aten.randn.default: _NORMAL,
+    _aten.randn_like.default: _NORMAL,
+}
 
 
 class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -41,27 +62,40 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.found: list[Drawn] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten.bernoulli_.float:
-            noise, keep = args[0], args[1] if len(args) > 1 else 0.5
-            order = sorted(range(noise.ndim), key=lambda axis: (-noise.stride(axis), axis))
-            self.found.append(Drawn(tuple(noise.shape), tuple(order), float(keep), noise.dtype))
-        return func(*args, **(kwargs or {}))
+        drawn = func(*args, **(kwargs or {}))
+        if func is _aten.bernoulli_.float:
+            self._note(_BERNOULLI, drawn, float(args[1]) if len(args) > 1 else 0.5)
+        elif func in _DRAWING:
+            self._note(_DRAWING[func], drawn, 1.0)
+        return drawn
+
+    def _note(self, kind: str, noise: torch.Tensor, keep: float) -> None:
+        strides = noise.stride()
+        order = sorted(range(noise.ndim), key=lambda axis: (-strides[axis], axis))
+        self.found.append(Drawn(kind, tuple(noise.shape), tuple(order), noise.dtype, keep))
 
 
 @dataclass(frozen=True)
 class Mask:
-    """An input in place of a Dropout, 0 or 1 / keep; its sizes are numbers, or arithmetic with those of inputs."""
+    """An input in place of what draws, for a Dropout 0 or 1 / keep.
+
+    Its sizes are numbers, or arithmetic with those of inputs.
+    """
 
     name: str
     sizes: tuple[int | str, ...]
-    ratio: float
+    kind: str = _BERNOULLI
     order: tuple[int, ...] = ()
     keep: float = 1.0
     dtype: torch.dtype = torch.float32
 
     def like(self, drawn: Drawn) -> Mask:
         """The same, drawn as torch has drawn it."""
-        return Mask(self.name, self.sizes, self.ratio, drawn.order, drawn.keep, drawn.dtype)
+        return Mask(self.name, self.sizes, self.kind, drawn.order, drawn.keep, drawn.dtype)
+
+    def is_like(self, drawn: Drawn, known: Mapping[str, int]) -> bool:
+        """Whether that is what torch has drawn."""
+        return self.kind == drawn.kind and tuple(self.shape(known)) == drawn.shape
 
     def shape(self, known: Mapping[str, int]) -> list[int]:
         return [size if isinstance(size, int) else evaluate(size, known) for size in self.sizes]
@@ -70,39 +104,66 @@ class Mask:
         """A new mask for inputs of these sizes."""
         shape = self.shape(known)
         noise = torch.empty([shape[axis] for axis in self.order], dtype=self.dtype)
-        noise.bernoulli_(self.keep).div_(self.keep)
+        if self.kind == _BERNOULLI:
+            noise.bernoulli_(self.keep).div_(self.keep)
+        else:
+            noise.uniform_() if self.kind == _UNIFORM else noise.normal_()
         return noise.permute([self.order.index(axis) for axis in range(len(shape))]).contiguous()
 
 
-def replace_dropouts(model: ir.Model) -> list[Mask]:
-    """Multiply by a mask, a new input, in place of each Dropout of a prepared model; masks in the order of nodes."""
+def replace_random(model: ir.Model) -> list[Mask]:
+    """Take a new input in place of what each node of a prepared model draws; in the order of nodes."""
     masks: list[Mask] = []
     for node in list(model.graph.all_nodes()):
-        if node.op_type != "Dropout" or node.domain != "":
-            continue
-        x, ratio, training = node.inputs[0], constant_of(input_at(node, 1)), constant_of(input_at(node, 2))
-        assert x is not None
-        if input_at(node, 2) is None or (training is not None and not training):
-            _replace(node, ir.node("Identity", [x]))
-            continue
-        p = 0.5 if ratio is None and input_at(node, 1) is None else None if ratio is None else float(ratio.reshape(()))
-        if p is None or training is None or any(is_used(mask) for mask in node.outputs[1:]):
-            raise ORTModuleTorchModelException("a Dropout has a rate, a mode or a mask that is computed")
-        if p in (0.0, 1.0):
-            number = ir.tensor(np.array(1 - p, x.dtype.numpy()) if x.dtype is not None else np.array(1 - p, np.float32))
-            constant = ir.node("Constant", [], {"value": number})
-            assert node.graph is not None
-            node.graph.insert_before(node, constant)
-            _replace(node, ir.node("Mul", [x, constant.outputs[0]]))
-            continue
-        if node.graph is not model.graph or x.shape is None:
-            raise ORTModuleTorchModelException("a Dropout is inside of a loop or a branch, or of unknown shape")
-        sizes = _sizes(node, x)
-        mask = ir.Value(name=f"{MASK}_{len(masks)}", type=x.type, shape=ir.Shape(list(x.shape)))
-        model.graph.inputs.append(mask)
-        masks.append(Mask(mask.name or "", sizes, p))
-        _replace(node, ir.node("Mul", [x, mask]))
+        if node.domain == "" and node.op_type == "Dropout":
+            _replace_dropout(model, node, masks)
+        elif node.domain == "" and node.op_type in NOISE:
+            _replace_noise(model, node, masks)
     return masks
+
+
+def _replace_dropout(model: ir.Model, node: ir.Node, masks: list[Mask]) -> None:
+    x, ratio, training = node.inputs[0], constant_of(input_at(node, 1)), constant_of(input_at(node, 2))
+    assert x is not None
+    if input_at(node, 2) is None or (training is not None and not training):
+        _replace(node, ir.node("Identity", [x]))
+        return
+    p = 0.5 if ratio is None and input_at(node, 1) is None else None if ratio is None else float(ratio.reshape(()))
+    if p is None or training is None or any(is_used(mask) for mask in node.outputs[1:]):
+        raise ORTModuleTorchModelException("a Dropout has a rate, a mode or a mask that is computed")
+    if p in (0.0, 1.0):
+        number = ir.tensor(np.array(1 - p, x.dtype.numpy()) if x.dtype is not None else np.array(1 - p, np.float32))
+        constant = ir.node("Constant", [], {"value": number})
+        assert node.graph is not None
+        node.graph.insert_before(node, constant)
+        _replace(node, ir.node("Mul", [x, constant.outputs[0]]))
+        return
+    _replace(node, ir.node("Mul", [x, _new_input(model, node, x, _BERNOULLI, masks)]))
+
+
+# Operator -> what it draws, and the attributes that torch's exporters leave as they are.
+NOISE: dict[str, tuple[str, dict[str, float]]] = {
+    "RandomNormal": (_NORMAL, {"mean": 0.0, "scale": 1.0}),
+    "RandomNormalLike": (_NORMAL, {"mean": 0.0, "scale": 1.0}),
+    "RandomUniform": (_UNIFORM, {"low": 0.0, "high": 1.0}),
+    "RandomUniformLike": (_UNIFORM, {"low": 0.0, "high": 1.0}),
+}
+
+
+def _replace_noise(model: ir.Model, node: ir.Node, masks: list[Mask]) -> None:
+    kind, usual = NOISE[node.op_type]
+    if any(attribute(node, name, value) != value for name, value in usual.items()):
+        raise ORTModuleTorchModelException(f"{node.op_type} draws from another distribution than the standard one")
+    _replace(node, ir.node("Identity", [_new_input(model, node, node.outputs[0], kind, masks)]))
+
+
+def _new_input(model: ir.Model, node: ir.Node, like: ir.Value, kind: str, masks: list[Mask]) -> ir.Value:
+    if node.graph is not model.graph or like.shape is None:
+        raise ORTModuleTorchModelException(f"{node.op_type} is inside of a loop or a branch, or of unknown shape")
+    given = ir.Value(name=f"{MASK}_{len(masks)}", type=like.type, shape=ir.Shape(list(like.shape)))
+    model.graph.inputs.append(given)
+    masks.append(Mask(given.name or "", _sizes(node, like), kind))
+    return given
 
 
 _ATTENTION = re.compile(r"scaled_dot_product_attention\.default\]\(args = \(%(\w+), %(\w+)")
@@ -115,6 +176,8 @@ def note_sizes(model: ir.Model) -> None:
     """
     values = {value.name: value for value in all_values(model.graph)}
     for node in model.graph.all_nodes():
+        if node.domain == "" and node.op_type in NOISE:
+            _note(node, node.outputs[0].shape)
         if node.op_type != "Dropout" or node.domain != "" or node.inputs[0] is None:
             continue
         found = _ATTENTION.search(node.metadata_props.get(OPERATION, ""))
@@ -122,8 +185,12 @@ def note_sizes(model: ir.Model) -> None:
         shape = node.inputs[0].shape
         if query is not None and key is not None and query.shape is not None and key.shape is not None:
             shape = ir.Shape([*query.shape[:-1], key.shape[-2]])
-        if shape is not None:
-            node.metadata_props[_SIZES] = ";".join(str(s if isinstance(s, int) else s.value) for s in shape)
+        _note(node, shape)
+
+
+def _note(node: ir.Node, shape: ir.Shape | None) -> None:
+    if shape is not None:
+        node.metadata_props[_SIZES] = ";".join(str(s if isinstance(s, int) else s.value) for s in shape)
 
 
 def _sizes(node: ir.Node, x: ir.Value) -> tuple[int | str, ...]:

@@ -88,11 +88,17 @@ def _flat(value: Any) -> Any:
     return value if type(value) in _PLAIN else type(value)
 
 
+# transformers collects what layers return by hooks that change nothing.
+_COLLECTING = frozenset({"transformers.utils.output_capturing"})
+
+
 def hooks(module: nn.Module) -> Iterator[str]:
     """Names of the modules that have hooks: Python that runs at each call, and that no graph has."""
     for name, child in module.named_modules():
         attributes = child.__dict__
         for kind in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
-            if attributes.get(kind):
+            if any(
+                getattr(hook, "__module__", "") not in _COLLECTING for hook in (attributes.get(kind) or {}).values()
+            ):
                 yield name
                 break

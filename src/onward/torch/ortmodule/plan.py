@@ -21,7 +21,7 @@ from onward.runtime.files import write_bytes
 from onward.torch.ortmodule._fallback import ORTModuleFallbackException, ORTModuleONNXModelException
 from onward.torch.ortmodule.call import Call, Results, Sizes
 from onward.torch.ortmodule.capture import Captured, capture
-from onward.torch.ortmodule.dropout import sizes_by_name
+from onward.torch.ortmodule.dropout import Mask, sizes_by_name
 from onward.torch.ortmodule.fingerprint import Fingerprint
 from onward.torch.ortmodule.graphs import Graphs, write
 from onward.torch.ortmodule.options import DebugOptions
@@ -47,6 +47,7 @@ class Plan:
         self.results: Results = rehearsed.exact.results.emptied()
         self._types, self._narrow = rehearsed.types, rehearsed.narrow
         self.verified: set[Sizes] = set()
+        self._draws: list[Mask | None] = []  # in torch's order; None is a number that only the generator sees
         self.seconds: dict[str, float] = {}  # what it took to make it
         self.is_training = torch.is_grad_enabled() and rehearsed.module.training
         self.graphs, self.exported = graphs, without_weights(captured.exported or captured.model, names)
@@ -121,9 +122,13 @@ class Plan:
         if rehearsed.types != self._types:
             raise ORTModuleONNXModelException("it returns other types for other sizes")
         drawn = rehearsal.drawn
-        if [mask.shape(self._known(call.sizes)) for mask in self._masks] != [list(draw.shape) for draw in drawn]:
+        known, kept = self._known(call.sizes), [draw for draw in drawn if not draw.is_decision]
+        if len(self._masks) != len(kept) or not all(
+            m.is_like(d, known) for m, d in zip(self._masks, kept, strict=True)
+        ):
             raise ORTModuleONNXModelException("the graph draws other random numbers than torch")
-        self._masks = [mask.like(draw) for mask, draw in zip(self._masks, drawn, strict=True)]
+        masks = iter([mask.like(draw) for mask, draw in zip(self._masks, kept, strict=True)])
+        self._draws = [None if draw.is_decision else next(masks) for draw in drawn]
         tensors = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in call.tensors]
         states = [widened(t.detach(), self._narrow).requires_grad_(t.requires_grad) for t in state.tensors]
         with torch.random.fork_rng(devices=[]):
@@ -183,9 +188,13 @@ class Plan:
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """All that the first graph returns, and what it took."""
         taken = list(tensors)
-        if self._masks:
+        if self._draws:
             known = self._known(sizes)
-            taken.extend(mask.draw(known) for mask in self._masks)
+            for mask in self._draws:
+                if mask is None:
+                    torch.rand([])  # what was decided by it is the same for all numbers
+                else:
+                    taken.append(mask.draw(known))
         return self._forward.run([taken[slot] for slot in self._feeds]), taken
 
     def saved(self, taken: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
