@@ -16,6 +16,12 @@ ORT_TRAINING := $(PEERS)/onnxruntime-training
 RUNTIMES := 1.20 1.24
 TRAINING_PROOFS := tests/training/test_paths.py tests/training/test_accuracy.py tests/conformance/test_training.py
 
+# Every Python that pyproject.toml speaks of; those that are not on this machine are left out.
+PYTHONS := 3.10 3.11 3.12 3.13
+FOUND = $(foreach version,$(PYTHONS),$(if $(shell python$(version) -c '' 2>/dev/null && echo yes),$(version)))
+PYTHON_PROOFS := tests/autodiff/rules/test_pointwise.py tests/optim tests/training/test_update.py \
+  tests/api/test_module.py tests/runtime tests/test_step.py tests/low_rank/test_forms.py
+
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -44,6 +50,19 @@ test-runtimes: $(RUNTIMES:%=$(PEERS)/onnxruntime-%/created) ## prove training gr
 test-web: $(VENV)/test ## install onward-web's packages, build it, and train in Node and in wasm
 	cd web && npm ci --ignore-scripts --no-audit --no-fund && npm run check && npm run build
 	$(PY) -m pytest tests/edge
+
+.PHONY: test-pythons
+test-pythons: $(VENV)/test ## install the wheel for every Python of this machine, and prove it there
+	rm -rf $(PEERS)/wheel
+	$(PY) -m build --outdir $(PEERS)/wheel .
+	@echo "Pythons on this machine: $(FOUND)"
+	for version in $(FOUND); do \
+	  python$$version -m venv --clear $(PEERS)/python-$$version && \
+	  $(PEERS)/python-$$version/bin/python -m pip install --quiet $(PEERS)/wheel/*.whl && \
+	  $(PEERS)/python-$$version/bin/python -W error tests/packaging/first_use.py && \
+	  $(PEERS)/python-$$version/bin/python -m pip install --quiet "hypothesis>=6.100,<7" "pytest>=8,<10" "pytest-xdist>=3.6,<4" && \
+	  $(PEERS)/python-$$version/bin/python -m pytest $(PYTHON_PROOFS) -m "not slow" || exit 1; \
+	done
 
 .PHONY: lint
 lint: $(VENV)/test ## check style, formatting and types
