@@ -20,6 +20,8 @@ for (let i = 1; i <= Number(steps); i++) {
   losses.push((await trainer.step(batch)).loss);
   if (i === Math.ceil(Number(steps) / 2) || i === Number(steps)) {
     globalThis.gc?.();
+    await new Promise((resolve) => setTimeout(resolve, 100)); // buffers are freed after the collection that finds them
+    globalThis.gc?.();
     memory.push(process.memoryUsage().rss);
   }
 }
