@@ -104,9 +104,9 @@ def plain_pooling(node: ir.Node) -> dict[str, ir.Attr]:
     To state the size of its result again does not do: onnxruntime plans its memory by what it infers.
     """
     x = input_at(node, 0)
-    shape = None if x is None else dims(x)
-    if not is_pooling(node) or shape is None:
+    if not is_pooling(node) or x is None:
         return {}
+    shape = dims(x) or (None,) * (2 + len(attribute(node, "kernel_shape", ())))
     found = _explicit_padding(node, shape[2:])
     if not found and attribute(node, "auto_pad", "NOTSET") in _SAME:
         return {}
@@ -117,6 +117,17 @@ def plain_pooling(node: ir.Node) -> dict[str, ir.Attr]:
         if counts == _pool(node, list(shape)) and not divides:
             found["ceil_mode"] = plain.attributes["ceil_mode"]
     return found
+
+
+def reaches_beyond_padding(node: ir.Node) -> bool:
+    """Whether the padding of a pooling node forgets that its windows are dilated, as that of auto_pad SAME does.
+
+    Inference says that sizes stay as they are, of images too whose sizes only onnxruntime finds out.
+    """
+    same = is_pooling(node) and attribute(node, "auto_pad", "NOTSET") in _SAME
+    kernel: tuple[int, ...] = attribute(node, "kernel_shape", ())
+    dilations: tuple[int, ...] = attribute(node, "dilations", (1,) * len(kernel))
+    return same and any(k > 1 and d > 1 for k, d in zip(kernel, dilations, strict=False))
 
 
 def is_pooling(node: ir.Node) -> bool:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onward.graph.builder import Builder
 from onward.graph.guard import is_guard, unforeseen
 from onward.graph.inference import MISJUDGED
-from onward.graph.kernel_sizes import contradicts, is_pooling, plain_pooling
+from onward.graph.kernel_sizes import contradicts, is_pooling, plain_pooling, reaches_beyond_padding
 from onward.graph.node_inference import inferred_types
 from onward.graph.nodes import constant_of, input_at, is_used
 from onward.graph.sequences import constant
@@ -23,6 +23,8 @@ def restate_sizes(model: ir.Model) -> None:
     root = Builder(model.graph, model.opset_imports[""])
     for graph in (model.graph, *model.graph.subgraphs()):
         for node in list(graph):
+            if reaches_beyond_padding(node):
+                node.attributes.update(plain_pooling(node))
             if node.domain == "" and any(output.meta.get(MISJUDGED) for output in node.outputs):
                 node.attributes.update(plain_pooling(node))
                 if is_pooling(node) and _is_misjudged(node, root.opset):
