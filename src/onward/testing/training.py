@@ -35,8 +35,8 @@ LAYOUTS = ("static", "batch", "symbolic")
 _LOSS = "the_loss"
 # Relative to the largest element: float32 in another order of summation; types of half the size have 8 to 11 bits.
 _TOLERANCES = {2: 3e-2, 4: 1e-3, 8: 1e-8}
-# Gradients that are zero but for rounding are compared on the scale of the model's largest one, times this. Types of half
-# the size are computed in single precision inside of one graph, and rounded to theirs between two.
+# Gradients that are zero but for rounding are compared on the scale of the model's largest one, times this. Types of
+# half the size are computed in single precision inside of one graph, and rounded to theirs between two.
 _FLOORS = {2: 0.1, 4: 1e-3, 8: 1e-3}
 
 
