@@ -55,7 +55,12 @@ _OF_ACTIVATION = {
 
 def output_of(loss: str | None, activation: str | None = None) -> Output:
     """What a model returns that is trained with a loss of that name, or that ends in an activation; else logits."""
-    return _OF_LOSS.get(loss or "") or _OF_ACTIVATION.get(activation or "", Output.LOGITS)
+    return known_output(loss) or _OF_ACTIVATION.get(activation or "", Output.LOGITS)
+
+
+def known_output(loss: str | None) -> Output | None:
+    """What a loss of that name takes, if it is one of `onward.losses` that says so."""
+    return _OF_LOSS.get(loss or "")
 
 
 class Metric(ABC):

@@ -26,7 +26,7 @@ class Pair(NamedTuple):
 
     label: int
     predicted: int
-    count: int
+    times: int
     share: float
 
 
@@ -77,7 +77,7 @@ class Confusion:
             for (label, guess), count in self._counts.items()
             if label != guess
         ]
-        return sorted(wrong, key=lambda pair: (-pair.count, -pair.share, pair.label, pair.predicted))[:limit]
+        return sorted(wrong, key=lambda pair: (-pair.times, -pair.share, pair.label, pair.predicted))[:limit]
 
 
 def confusion_block(confusion: Confusion) -> Markup:
@@ -173,7 +173,7 @@ def _pairs(confusion: Confusion) -> Markup:
     if not pairs:
         return tag("div", tag("h3", "Confused most"), tag("p", "Nothing was taken for something else."), class_="card")
     rows = [
-        (name_of(confusion.name(pair.label)), name_of(confusion.name(pair.predicted)), shown(pair.count),
+        (name_of(confusion.name(pair.label)), name_of(confusion.name(pair.predicted)), shown(pair.times),
          percent(pair.share))
         for pair in pairs
     ]  # fmt: skip

@@ -96,7 +96,7 @@ def _card(example: Example, pictures: Sequence[Markup], examples: Examples) -> M
 
 
 def _table(title: str, rows: Sequence[Example], examples: Examples) -> Markup:
-    columns = [name for name in (rows[0].inputs if rows else ())]
+    columns = list(rows[0].inputs) if rows else []
     body = []
     for example in rows:
         inputs = [_value(example.inputs[name], examples.features) for name in columns]

@@ -45,7 +45,9 @@ def _legend(layers: Sequence[Layer]) -> Markup:
         return tag("p", "It has no parameters.")
     bars = [tag("span", class_=kind, style=f"flex-grow:{counts[kind] / total:.6f}") for kind in _KINDS if counts[kind]]
     items = [
-        tag("li", tag("span", kind, class_=f"chip {kind}"), f" {shown(counts[kind])}") for kind in _KINDS if counts[kind]
+        tag("li", tag("span", kind, class_=f"chip {kind}"), f" {shown(counts[kind])}")
+        for kind in _KINDS
+        if counts[kind]
     ]
     return joined([tag("div", *bars, class_="share", aria_hidden="true"), tag("ul", *items, class_="legend")])
 
@@ -86,7 +88,7 @@ def _group(name: str, layers: Sequence[Layer], structure: Structure) -> Markup:
 
 def _table(layers: Sequence[Layer], caption: str, structure: Structure) -> Markup:
     total = sum(_counts(w for layer in structure.layers for w in layer.weights).values()) or 1
-    names = ("layer", "operators", "returns", "parameters", "numbers", "")
+    names = ("layer", "operators", "returns", "parameters", "numbers", "kind")
     head = tag("tr", *(tag("th", name, scope="col", class_="number" if name == "numbers" else None) for name in names))
     rows = [_row(layer, total) for layer in layers]
     made = tag("table", tag("caption", caption), tag("thead", head), tag("tbody", *rows), class_="layers")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from importlib import resources
 
-from onward.report.content import Training
+from onward.report.content import Fact, Training
 from onward.report.curves import curves_section
+from onward.report.layers import layers_section
 from onward.report.markup import Markup, details, joined, name_of, section, tag
+from onward.report.parameters import parameters_section
+from onward.report.results import results_sections
 
 # Nothing is loaded and nothing runs, whatever a name in a model or in data says.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -17,7 +20,14 @@ _HEADING = re.compile(r'<h2 id="([a-z-]+)">(.*?)</h2>')
 
 def page(training: Training) -> str:
     """A report as a document of its own."""
-    sections = [curves_section(training.course), _recipe(training)]
+    found = [
+        curves_section(training.course),
+        *results_sections(training.results),
+        parameters_section(training.movements),
+        layers_section(training.structure),
+        _recipe(training),
+    ]
+    sections = [each for each in found if each is not None]
     style = resources.files("onward.report").joinpath("page.css").read_text("utf-8")
     head = tag(
         "head",
@@ -41,8 +51,11 @@ def page(training: Training) -> str:
     return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
 
 
-def _facts(facts: Mapping[str, str]) -> Markup:
-    items = [tag("div", tag("dt", name_of(name)), tag("dd", value)) for name, value in facts.items()]
+def _facts(facts: Sequence[Fact]) -> Markup:
+    items = [
+        tag("div", tag("dt", name_of(fact.name)), tag("dd", fact.value, tag("small", fact.note) if fact.note else None))
+        for fact in facts
+    ]
     return tag("dl", *items, class_="facts")
 
 

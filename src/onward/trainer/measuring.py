@@ -54,13 +54,16 @@ class Measurement:
         targets = {name: batch.feeds[fed] for name, fed in self._model.targets.items()}
         return share(self._loss, targets, batch.rows)
 
-    def evaluate(self, batch: Batch) -> None:
-        """Run the model on one batch, and take its loss and its outputs."""
+    def evaluate(self, batch: Batch, *, strict: bool = True) -> list[Any]:
+        """Run the model on one batch, take its loss and its outputs, and return them.
+
+        A loss that is not finite is an error, unless this is not `strict`.
+        """
         if not batch.rows:  # other processes have some
-            return
+            return []
         self.rows += batch.rows
         counts = self.share(batch)
-        outputs = self._model.evaluate(batch.feeds, counts=counts != 0)
+        outputs = self._model.evaluate(batch.feeds, counts=strict and counts != 0)
         if counts is None:
             self._is_sum = True
             self._total += self._model.loss_of(outputs)
@@ -68,6 +71,7 @@ class Measurement:
             self._total += self._model.loss_of(outputs) * counts
             self._weight += counts
         self.update_metrics(batch, outputs)
+        return outputs
 
     def update_metrics(self, batch: Batch, outputs: Sequence[Any]) -> None:
         for metric, output, target in self._comparisons:

@@ -58,6 +58,12 @@ def results_of(
     return results
 
 
+def class_names(given: Sequence[Any] | Mapping[int, Any]) -> dict[int, str]:
+    """Names of classes by their numbers."""
+    pairs = given.items() if isinstance(given, Mapping) else enumerate(given)
+    return {int(number): str(name) for number, name in pairs}
+
+
 def _row_numbers(source: Source, index: int, batch: Batch, before: int) -> list[int]:
     """Which rows of the data are in a batch."""
     if hasattr(source, "row_numbers"):
@@ -181,7 +187,7 @@ class _Comparing(_Judge):
     def _compare_values(self, prediction: np.ndarray, target: np.ndarray, rows: int) -> tuple[np.ndarray, Any]:
         if prediction.size != target.size or prediction.shape[:1] != target.shape[:1] or len(prediction) != rows:
             raise OnwardError(
-                f"the prediction has shape {list(prediction.shape)} and its target {list(target.shape)}, for {rows} rows"
+                f"the prediction has shape {list(prediction.shape)}, its target {list(target.shape)}, for {rows} rows"
             )
         y, t = (x.reshape(rows, -1) for x in (prediction, target))
         if self.outcome is None:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import math
 import os
 import platform
-from collections.abc import Mapping, Sequence
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from importlib import metadata
 
 from onward import __version__
-from onward.report.content import Training
+from onward.report.content import Fact, Training
+from onward.report.course import best
 from onward.report.figure import duration, shown, size
+from onward.report.results import Results
+from onward.trainer.comparison import Comparison
 from onward.trainer.description import program
 from onward.trainer.history import History
-from onward.trainer.memory import resident_memory
 from onward.trainer.trained import TrainedModel
 
 _PACKAGES = ("onnxruntime", "onnx", "onnx_ir", "numpy")
@@ -30,49 +34,55 @@ def recipe_of(arguments: Mapping[str, str], fits: Sequence[Mapping[str, str]]) -
 def training_of(
     model: TrainedModel,
     history: History,
+    comparisons: Sequence[Comparison],
+    results: Results | str,
     *,
     title: str,
     recipe: str,
-    better: Mapping[str, bool],
 ) -> Training:
-    """All that can be told.
-
-    Args:
-        better: of each metric whether more is better.
-    """
+    """All that can be told."""
     return Training(
         title=title,
         course=history,
-        facts=_facts(model, history, better),
+        facts=[*_measured(history, comparisons), *_totals(model, history)],
+        results=results,
+        movements=model.movements(),
+        structure=model.structure(),
         recipe=recipe,
         origin=_origin(model),
     )
 
 
-def _facts(model: TrainedModel, history: History, better: Mapping[str, bool]) -> dict[str, str]:
-    facts: dict[str, str] = {}
+def _measured(history: History, comparisons: Sequence[Comparison]) -> Iterator[Fact]:
+    """The loss and the metrics of the last epoch: of validation where there are any; and the best of all epochs."""
     last = history.epochs[-1] if history.epochs else {}
+    higher = {each.metric.name: bool(each.metric.higher_is_better) for each in comparisons}
     for name, value in last.items():
-        validated = name.removeprefix("val_")
-        if name in ("epoch", "seconds", "rate") or not isinstance(value, (int, float)) or f"val_{name}" in last:
+        base = name.removeprefix("val_")
+        if base not in ("loss", *higher) or not isinstance(value, (int, float)) or f"val_{name}" in last:
             continue
-        facts[f"{validated} (validation)" if name != validated else f"{name} (training)"] = shown(value)
-    facts["epochs"] = shown(len(history))
-    facts["steps"] = shown(len(history.losses))
+        top = best(history, name, higher.get(base, False))
+        note = "" if top is None or len(history) < 2 else f"best {shown(top[name])} in epoch {top['epoch'] + 1}"
+        yield Fact(f"{base} ({'training' if base == name else 'validation'})", shown(value), note)
+
+
+def _totals(model: TrainedModel, history: History) -> Iterator[Fact]:
+    steps = len(history.losses)
+    yield Fact("epochs", shown(len(history)), f"{shown(steps)} steps")
     known = [seconds for seconds in history.seconds if not math.isnan(seconds)]
     if known:
-        facts["time"] = duration(sum(known))
-    counts = dict.fromkeys(("trained", "frozen"), 0)
-    for _, what, _, shape in model.parameters():
-        counts[what] = counts.get(what, 0) + math.prod(shape)
-    facts["numbers trained"] = shown(counts["trained"])
-    facts["numbers frozen"] = shown(counts["frozen"])
-    return facts
+        yield Fact("time of steps", duration(sum(known)), f"half take at most {duration(statistics.median(known))}")
+    peak = max((sample.memory for sample in history.samples), default=math.nan)
+    if not math.isnan(peak):
+        yield Fact("memory of the process", size(peak), "at most, while training")
+    counts: Counter[str] = Counter()
+    for _, kind, _, shape in model.parameters():
+        counts[kind] += math.prod(shape)
+    yield Fact("trained numbers", shown(counts["trained"]), f"{shown(counts['frozen'])} frozen")
 
 
 def _origin(model: TrainedModel) -> dict[str, str]:
     """Versions and machine."""
-    memory = resident_memory()
     return {
         "written": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "onward": __version__,
@@ -81,5 +91,4 @@ def _origin(model: TrainedModel) -> dict[str, str]:
         "system": f"{platform.system()} {platform.release()} on {platform.machine()}",
         "processors": str(os.cpu_count() or "unknown"),
         "providers": ", ".join(str(p if isinstance(p, str) else p[0]) for p in model.module.providers),
-        **({} if memory is None else {"memory of this process": size(memory)}),
     }

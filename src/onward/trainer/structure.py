@@ -89,7 +89,9 @@ class _Gathering:
 
     def layers(self) -> list[Layer]:
         return [
-            Layer(_name(nodes, weights), [node.op_type for node in nodes], weights, self._shapes.get(nodes[-1].output[0]))
+            Layer(
+                _name(nodes, weights), [node.op_type for node in nodes], weights, self._shapes.get(nodes[-1].output[0])
+            )
             for nodes, weights in self._layers
         ]
 

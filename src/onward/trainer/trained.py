@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 
 from onward.errors import NonFiniteError, OnwardError
+from onward.report.content import Movement, Structure
 from onward.runtime.export import export_for_inference, for_prediction
 from onward.runtime.finite import nonfinite_parameters
 from onward.runtime.graph import Graph
@@ -23,6 +24,8 @@ from onward.runtime.state import RandomState, State
 from onward.runtime.tensors import array_of
 from onward.signature import Role
 from onward.trainer.field import Field
+from onward.trainer.movement import Start
+from onward.trainer.structure import structure_of
 from onward.training.assembly import Assembly
 
 Feeds = Mapping[str, np.ndarray]
@@ -53,6 +56,7 @@ class TrainedModel:
         trainable = {name: models.trainable[name].numpy() for name in assembly.trainable}
         frozen = {name: tensor.numpy() for name, tensor in models.frozen.items()}
         self.state = State(trainable, frozen, random=RandomState(seed))
+        self._start = Start({"trained": trainable, "statistic": frozen})
         self._evaluation = _in_memory(models.evaluation, assembly, "evaluation graph")
         self.module = TrainingModule(
             _in_memory(models.training, assembly, "training graph"),
@@ -209,6 +213,17 @@ class TrainedModel:
             for node in _all_nodes(model.graph)
             if node.op_type == "BatchNormalization" and node.input[3] in statistics and node.input[4] in statistics
         }
+
+    def movements(self) -> list[Movement]:
+        """How far parameters and running statistics are from those of the model as it was given."""
+        with self.state.access.shared():
+            return self._start.movements(self.state.tensor)
+
+    def structure(self) -> Structure:
+        """The layers of the model, without the loss."""
+        kinds = {name: kind for name, kind, _, _ in self.parameters()}
+        model = onnx.load_model_from_string(self._evaluation.content)
+        return structure_of(model, self.inputs, self.outputs, kinds)
 
     def take(self, state: State) -> None:
         """Become what a checkpoint says: parameters, optimizer and random numbers."""

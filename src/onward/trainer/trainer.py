@@ -19,6 +19,7 @@ from onward.losses.base import loss_name
 from onward.optim import GlobalNorm, Optimizer, Transformation
 from onward.report.chart import require_library
 from onward.report.page import page
+from onward.report.results import Results
 from onward.runtime.files import write_bytes
 from onward.runtime.state import State
 from onward.trainer import persistence
@@ -39,6 +40,7 @@ from onward.trainer.history import History
 from onward.trainer.learning import Step
 from onward.trainer.loop import Loop
 from onward.trainer.measuring import Collection, Measurement, TrainingMetrics
+from onward.trainer.outcome import class_names, results_of
 from onward.trainer.part import WHOLE
 from onward.trainer.prefetch import Prefetch
 from onward.trainer.progress import progress_callback
@@ -148,6 +150,7 @@ class Trainer:
         self._epoch = 0
         self._loop: Loop | None = None  # of a fit under way
         self._unfinished: dict[str, Any] | None = None
+        self._validating: Source | None = None  # that of the last fit
 
     # Training ---------------------------------------------------------------------------------------------------------
 
@@ -219,6 +222,7 @@ class Trainer:
                 state=None if saved is None else saved["loop"],
                 team=self._team,
             )
+            self._validating = validating
             return self._run(loop, arguments)
 
     def _run(self, loop: Loop, arguments: dict[str, str]) -> History:
@@ -471,8 +475,11 @@ class Trainer:
         data: Any = None,
         targets: Any = None,
         *,
+        batch_size: int = 32,
         title: str = "Training report",
         recipe: str | None = None,
+        classes: Sequence[Any] | Mapping[int, Any] = (),
+        features: Sequence[Any] = (),
     ) -> Path:
         """Write a report of the training: one HTML file that needs nothing else. Returns its path.
 
@@ -480,22 +487,43 @@ class Trainer:
 
         Args:
             path: the file, which is replaced as a whole.
-            data: what to show results of; by default the validation data of the last `fit`.
+            data: what to show results of, as `fit` takes it; by default the validation data of the last `fit`.
             targets: arrays, where they are not in `data`.
+            batch_size: rows of a batch of `data`, where it does not come in batches.
             title: what stands above it.
-            recipe: how to repeat the training, if not by the calls of this class.
+            recipe: how to repeat the training, as text, if not by the calls of this class.
+            classes: names of the classes, by their numbers.
+            features: names of the numbers of a row, where rows are no pictures.
         """
-        require_library()
-        told = training_of(
-            self._model,
-            self.history,
-            title=title,
-            recipe=recipe_of(self._arguments, self._fits) if recipe is None else recipe,
-            better={},
-        )
         with self._team.together():
-            self._team.first("report", lambda: write_bytes(path, page(told).encode("utf-8", "replace")))
+            require_library()
+            given = None
+            if data is not None:
+                given = self._source(data, targets, batch_size=batch_size, shuffle=False, part=WHOLE)
+            names = class_names(classes)
+            text = recipe_of(self._arguments, self._fits) if recipe is None else recipe
+
+            def write() -> None:
+                results = self._results(given, names, [str(name) for name in features])
+                told = training_of(self._model, self.history, self._comparisons, results, title=title, recipe=text)
+                write_bytes(path, page(told).encode("utf-8", "replace"))
+
+            self._team.first("report", write)
         return Path(path)
+
+    def _results(self, given: Source | None, classes: dict[int, str], features: Sequence[str]) -> Results | str:
+        """What a report shows of the data that it was given, or of the validation data; or why it cannot."""
+        tested = self._validating if given is None else given
+        if tested is None:
+            return "There was no validation data. trainer.report(path, data, targets) shows results of any data."
+        if given is None and tested.once:
+            return "The validation data was a generator, which is used up; trainer.report(path, data) shows results."
+        title = "data that was given" if given is not None else "validation data"
+        if given is None and self._team.size > 1:
+            title += f" that the first of {self._team.size} processes has"
+        return results_of(
+            self._model, self._loss, self._comparisons, tested, data=title, classes=classes, features=features
+        )
 
     # What callbacks and other front-ends use --------------------------------------------------------------------------
 
