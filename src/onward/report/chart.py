@@ -6,7 +6,6 @@ that the page can forbid scripts altogether; it is a tenth of the size of Vega i
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -82,6 +81,8 @@ def _adapted(svg: str, description: str) -> str:
     return _ROOT.sub(lambda found: f'<svg viewBox="{found[1]}" role="img" aria-label="{label}">', svg, count=1)
 
 
-def number(value: float | None) -> float | None:
-    """A number as JSON has it."""
-    return None if value is None or not math.isfinite(value) else float(value)
+def axis_format(largest: float) -> str:
+    """How the numbers of an axis are written, in d3's language: in full as long as that is short."""
+    if not 1e-4 <= largest < 1e5:
+        return "~e" if largest < 1e-4 else "~s"
+    return "~r"

@@ -89,8 +89,8 @@ def confusion_block(confusion: Confusion) -> Markup:
     else:
         chosen = _most_confused(confusion)
         matrix = _matrix(confusion, chosen) if chosen else None
-    parts = [tag("div", _heading(confusion), matrix, class_="card"), _pairs(confusion), _classes(confusion)]
-    return joined(parts)
+    beside = tag("div", _pairs(confusion), _classes(confusion), class_="card")
+    return joined([tag("div", _heading(confusion), matrix, class_="card large"), beside])
 
 
 def _heading(confusion: Confusion) -> Markup:
@@ -171,14 +171,14 @@ def _visible(share: float) -> float:
 def _pairs(confusion: Confusion) -> Markup:
     pairs = confusion.confused(_PAIRS)
     if not pairs:
-        return tag("div", tag("h3", "Confused most"), tag("p", "Nothing was taken for something else."), class_="card")
+        return joined([tag("h3", "Confused most"), tag("p", "Nothing was taken for something else.")])
     rows = [
         (name_of(confusion.name(pair.label)), name_of(confusion.name(pair.predicted)), shown(pair.times),
          percent(pair.share))
         for pair in pairs
     ]  # fmt: skip
     made = table(["is", "taken for", "times", "of all"], rows, "What was taken for something else", numeric=2)
-    return tag("div", tag("h3", "Confused most"), made, class_="card")
+    return joined([tag("h3", "Confused most"), made])
 
 
 def _classes(confusion: Confusion) -> Markup:
@@ -194,4 +194,4 @@ def _classes(confusion: Confusion) -> Markup:
     if confusion.classes > _CLASSES:
         caption += f"; the {_CLASSES} classes with the lowest recall, of {shown(confusion.classes)}"
     made = table(["class", "elements", "recall", "precision"], rows, caption)
-    return tag("div", details("Each class", made), class_="card")
+    return details("Each class", made)

@@ -53,6 +53,14 @@ class Line:
     together: int = 1
     missing: int = 0
 
+    @property
+    def low(self) -> float:
+        return min(point.low for point in self.points) if self.points else math.nan
+
+    @property
+    def high(self) -> float:
+        return max(point.high for point in self.points) if self.points else math.nan
+
 
 @dataclass(frozen=True)
 class Curve:
@@ -75,20 +83,20 @@ def curves(course: Course) -> list[Curve]:
     if not axis.has_steps:
         return made
     steps = np.arange(len(course.losses))
-    if course.losses and not any(curve.title == "loss" for curve in made):
-        made.insert(0, Curve("loss", axis.name, [_of_steps("each step", axis, steps, course.losses)]))
+    if course.losses and not any(curve.title == "Loss" for curve in made):
+        made.insert(0, Curve("Loss", axis.name, [_of_steps("each step", axis, steps, course.losses)]))
     at = np.array([sample[0] for sample in course.samples], np.int64)
     others = {
-        "learning rate": (steps, course.rates),
-        "gradient norm": (at, [sample[1] for sample in course.samples]),
-        "milliseconds a step": (steps, [1e3 * seconds for seconds in course.seconds]),
-        "memory in MB": (at, [sample[2] / 1e6 for sample in course.samples]),
+        "Learning rate": (steps, course.rates),
+        "Gradient norm": (at, [sample[1] for sample in course.samples]),
+        "Milliseconds a step": (steps, [1e3 * seconds for seconds in course.seconds]),
+        "Memory in MB": (at, [sample[2] / 1e6 for sample in course.samples]),
     }
     for title, (places, values) in others.items():
         if len(values) == 0 or all(map(math.isnan, values)):
             continue
         line = _of_steps("each step", axis, places, values)
-        made.append(Curve(title, axis.name, [line], from_zero=title != "gradient norm"))
+        made.append(Curve(title, axis.name, [line], from_zero=title != "Gradient norm"))
     return [curve for curve in made if any(line.points or line.missing for line in curve.lines)]
 
 
@@ -132,7 +140,7 @@ def _measured(course: Course, axis: _Axis, base: str) -> Curve:
         finite = [Point(x, y, y, y) for x, y in known if math.isfinite(y)]
         if known:
             lines.append(Line(name, thinned(finite), missing=len(known) - len(finite)))
-    return Curve(base, axis.name, lines)
+    return Curve("Loss" if base == "loss" else base, axis.name, lines)
 
 
 def _of_steps(name: str, axis: _Axis, steps: np.ndarray, values: Sequence[float]) -> Line:

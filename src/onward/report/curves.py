@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from onward.report.chart import drawn
+from onward.report.chart import axis_format, drawn
 from onward.report.course import Course, Curve, Line, curves, thinned
 from onward.report.figure import shown
 from onward.report.markup import Markup, details, joined, name_of, section, table, tag
@@ -53,7 +53,7 @@ def _description(curve: Curve) -> str:
         name = "" if line.of_steps and len(curve.lines) == 1 else f"{line.name} "
         if line.of_steps and len(curve.lines) > 1:
             continue
-        if len(line.points) == 1:
+        if line.low == line.high:
             said.append(f"{name}{shown(first.y)}")
         else:
             said.append(f"{name}from {shown(first.y)} to {shown(last.y)}")
@@ -70,7 +70,7 @@ def _legend(curve: Curve) -> Markup | None:
 def _notes(curve: Curve) -> str:
     notes = []
     for line in curve.lines:
-        if line.together > 1:
+        if line.together > 1 and line.low != line.high:
             notes.append(
                 f"A point is the mean of {line.together} steps; the band goes from the lowest to the highest of them."
             )
@@ -93,9 +93,11 @@ def _spec(curve: Curve) -> dict[str, Any]:
     is_log = _is_logarithmic(curve)
     scale: dict[str, Any] = {"type": "log", "nice": False} if is_log else {"zero": curve.from_zero}
     x = {"field": "x", "type": "quantitative", "title": curve.axis, "scale": {"nice": False}, "axis": {"format": "~s"}}
-    y = {"field": "y", "type": "quantitative", "title": None, "scale": scale, "axis": {"format": "~g"}}
+    y = {"field": "y", "type": "quantitative", "title": None, "scale": scale}
+    heights = list(curve.heights)
+    y["axis"] = {"format": axis_format(max(map(abs, heights), default=1.0))}
     if is_log:
-        y["axis"] = {"format": "~g", "values": _powers(list(curve.heights))}
+        y["axis"] = {"format": "~g", "values": _powers(heights)}
     layers = [layer for line in curve.lines for layer in _layers(curve, line, x, y)]
     return {"layer": layers}
 

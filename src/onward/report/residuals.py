@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from onward.report.chart import drawn
+from onward.report.chart import axis_format, drawn
 from onward.report.figure import shown
 from onward.report.markup import Markup, details, joined, table, tag
 
@@ -85,7 +85,8 @@ def residuals_block(residuals: Residuals) -> Markup:
 
 def _table(residuals: Residuals) -> Markup:
     numbers = residuals.numbers()
-    rows = [
+    columns = ["", *(name for name, _ in numbers)]
+    rows: list[tuple[str, ...]] = [
         (f"output {index}", *(shown(float(values[index])) for _, values in numbers))
         for index in range(min(residuals.outputs, _ROWS))
     ]
@@ -94,7 +95,9 @@ def _table(residuals: Residuals) -> Markup:
         caption += f"; the first {_ROWS} of {shown(residuals.outputs)} outputs"
     if residuals.left_out:
         caption += f"; {shown(residuals.left_out)} rows with NaN or infinity are left out"
-    made = table(["", *(name for name, _ in numbers)], rows, caption)
+    if residuals.outputs == 1:
+        columns, rows = ["error", "value"], [(name, shown(float(values[0]))) for name, values in numbers]
+    made = table(columns, rows, caption)
     return tag("div", tag("h3", "Errors"), made, class_="card")
 
 
@@ -106,7 +109,7 @@ def _scatter(residuals: Residuals, output: int | None) -> Markup:
     if ends[0] == ends[1]:
         ends = [ends[0] - 0.5, ends[1] + 0.5]
     scale = {"domain": ends, "zero": False, "nice": False}
-    axis = {"format": "~g"}
+    axis = {"format": axis_format(max(map(abs, ends)))}
     x_axis = {"type": "quantitative", "title": "target", "scale": scale, "axis": axis}
     y_axis = {"type": "quantitative", "title": "prediction", "scale": scale, "axis": axis}
     diagonal = {
@@ -141,7 +144,7 @@ def _histogram(residuals: Residuals) -> Markup:
         "mark": {"type": "bar", "color": "var(--first)", "binSpacing": 1},
         "encoding": {
             "x": {"field": "from", "bin": {"binned": True}, "type": "quantitative", "title": "prediction less target",
-                  "axis": {"format": "~g"}},
+                  "axis": {"format": axis_format(float(np.abs(edges).max()))}},
             "x2": {"field": "to"},
             "y": {"field": "count", "type": "quantitative", "title": None},
             "description": {"field": "said"},

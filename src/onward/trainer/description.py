@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -47,12 +48,14 @@ def _argument(name: str, value: Any) -> str:
 
 def _written(value: Any) -> str:
     """A value as a program has it; `...` and what it is where it cannot be said shortly."""
-    if value is None or isinstance(value, (bool, int, float, str)):
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False) if value.isprintable() else repr(value)
+    if value is None or isinstance(value, (bool, int, float)):
         return repr(value)
     if isinstance(value, np.generic):
         return repr(value.item())
     if isinstance(value, os.PathLike):
-        return repr(os.fspath(value))
+        return _written(os.fspath(value))
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_written(key)}: {_written(item)}" for key, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):
