@@ -33,7 +33,7 @@ def _figure(curve: Curve) -> Markup:
     described = _description(curve)
     caption = tag(
         "figcaption",
-        tag("h3", name_of(curve.title[:1].upper() + curve.title[1:], 40)),
+        tag("h3", name_of(curve.title, 40)),
         _legend(curve),
         tag("p", described),
     )

@@ -46,13 +46,8 @@ def _summary(movements: Sequence[Movement]) -> str:
 
 def _table(rows: Sequence[Movement], ordered: Sequence[Movement]) -> Markup:
     largest = max((m.relative for m in ordered if math.isfinite(m.relative)), default=0.0) or 1.0
-    head = tag(
-        "tr",
-        *(
-            tag("th", name, scope="col", class_="number" if name == "typical" else None)
-            for name in ("parameter", "kind", "shape", "relative change", "typical")
-        ),
-    )
+    names = ("parameter", "kind", "shape", "relative change", "typical")
+    head = tag("tr", *(tag("th", name, scope="col", class_="number" if name == "typical" else None) for name in names))
     body = [_row(movement, largest) for movement in rows]
     caption = "Changes of parameters; typical is the root of the mean square of the difference"
     made = tag("table", tag("caption", caption), tag("thead", head), tag("tbody", *body), class_="moves")
