@@ -49,6 +49,8 @@ def results_of(
     with Prefetch(source.epoch(0), 2) as batches:
         for index, batch in enumerate(batches):
             outputs = measurement.evaluate(batch, strict=False)
+            if not batch.rows:  # other processes have some
+                continue
             numbers = _row_numbers(source, index, batch, results.rows)
             judge.take(batch, outputs, numbers, results)
             results.rows += batch.rows
