@@ -145,18 +145,25 @@ def _picture(confusion: Confusion) -> Markup:
     found = confusion.sums()[0]
     labels = [f"{label:03d}" for label in range(confusion.classes)]
     values = [
-        {"is": labels[pair[0]], "as": labels[pair[1]], "share": _visible(count / found[pair[0]]),
-         "said": f"{confusion.name(pair[0])} taken for {confusion.name(pair[1])}: {count}"}
-        for pair, count in sorted(confusion._counts.items())
-    ]  # fmt: skip
+        {
+            "is": labels[label],
+            "as": labels[guess],
+            "share": _visible(count / found[label]),
+            "colour": "var(--shade)" if label == guess else "var(--second)",
+            "said": f"{confusion.name(label)} taken for {confusion.name(guess)}: {count}",
+        }
+        for (label, guess), count in sorted(confusion._counts.items())
+    ]
     axis: dict[str, Any] = {"labels": False, "ticks": False, "grid": False, "domain": False}
     spec = {
         "data": {"values": values},
-        "mark": {"type": "rect", "color": "var(--shade)"},
+        "mark": "rect",
+        "view": {"stroke": "var(--line)"},
         "encoding": {
             "x": {"field": "as", "type": "ordinal", "title": "predicted", "axis": axis, "scale": {"domain": labels}},
             "y": {"field": "is", "type": "ordinal", "title": "is", "axis": axis, "scale": {"domain": labels}},
             "opacity": {"field": "share", "type": "quantitative", "scale": None, "legend": None},
+            "color": {"field": "colour", "type": "nominal", "scale": None, "legend": None},
             "description": {"field": "said"},
         },
     }

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 POINTS = 200  # of a line: a chart has hardly more pixels
+TIME = "Milliseconds a step"
 _FEW_EPOCHS = 3  # with fewer, steps say more than epochs
 _VALIDATION = "val_"
 _NOT_MEASURED = ("epoch", "seconds", "rate")
@@ -70,6 +71,7 @@ class Curve:
     axis: str  # what x is: "epoch" or "step"
     lines: list[Line]
     from_zero: bool = False  # whether what matters is the size, not the change
+    may_be_logarithmic: bool = True
 
     @property
     def heights(self) -> Iterator[float]:
@@ -89,14 +91,15 @@ def curves(course: Course) -> list[Curve]:
     others = {
         "Learning rate": (steps, course.rates),
         "Gradient norm": (at, [sample[1] for sample in course.samples]),
-        "Milliseconds a step": (steps, [1e3 * seconds for seconds in course.seconds]),
+        TIME: (steps, [1e3 * seconds for seconds in course.seconds]),
         "Memory in MB": (at, [sample[2] / 1e6 for sample in course.samples]),
     }
     for title, (places, values) in others.items():
         if len(values) == 0 or all(map(math.isnan, values)):
             continue
         line = _of_steps("each step", axis, places, values)
-        made.append(Curve(title, axis.name, [line], from_zero=title != "Gradient norm"))
+        wide = title in ("Gradient norm", TIME)
+        made.append(Curve(title, axis.name, [line], from_zero=title != "Gradient norm", may_be_logarithmic=wide))
     return [curve for curve in made if any(line.points or line.missing for line in curve.lines)]
 
 

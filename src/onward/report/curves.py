@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import statistics
 from typing import Any
 
 from onward.report.chart import axis_format, drawn
-from onward.report.course import Course, Curve, Line, curves, thinned
+from onward.report.course import TIME, Course, Curve, Line, curves, thinned
 from onward.report.figure import shown
 from onward.report.markup import Markup, details, joined, name_of, section, table, tag
 
@@ -44,6 +45,8 @@ def _figure(curve: Curve) -> Markup:
 
 def _description(curve: Curve) -> str:
     """What the chart shows, in words."""
+    if curve.title == TIME and curve.lines[0].points:
+        return f"half take at most {shown(statistics.median(point.y for point in curve.lines[0].points))}"
     said = []
     for line in sorted(curve.lines, key=lambda line: line.of_steps):
         if not line.points:
@@ -83,7 +86,7 @@ def _notes(curve: Curve) -> str:
 
 def _is_logarithmic(curve: Curve) -> bool:
     """Whether numbers differ so much that the small ones would all be on the axis."""
-    if curve.from_zero or not any(line.points for line in curve.lines):
+    if not curve.may_be_logarithmic or not any(line.points for line in curve.lines):
         return False
     means = [point.y for line in curve.lines for point in line.points]
     return min(curve.heights) > 0 and max(means) / min(means) > _WIDE_RANGE

@@ -24,7 +24,7 @@ def layers_section(structure: Structure | None) -> Markup | None:
         return None
     layers = structure.layers
     ends = joined([_end("Input", structure.inputs), _end("Output", structure.outputs)])
-    said = f"{shown(structure.nodes)} nodes in {shown(len(layers))} layers. A layer is a node with parameters, and "
+    said = f"{_many(structure.nodes, 'node')} in {_many(len(layers), 'layer')}. A layer is a node with parameters, and "
     said += "those without that follow it."
     if len(layers) <= _FEW:
         body = _table(layers, "The layers in their order", structure)
@@ -60,6 +60,10 @@ def _counts(weights: Iterable[Weight]) -> Counter[str]:
     return counts
 
 
+def _many(count: int, what: str) -> str:
+    return f"{shown(count)} {what}{'' if count == 1 else 's'}"
+
+
 def _groups(layers: Sequence[Layer]) -> list[tuple[str, list[Layer]]]:
     """Neighbours whose names begin alike, in as many groups as can be read; else runs of equal length."""
     paths = [re.split(r"[./]", layer.name.strip("/")) for layer in layers]
@@ -75,14 +79,13 @@ def _groups(layers: Sequence[Layer]) -> list[tuple[str, list[Layer]]]:
     if len(chosen) > 1:
         return chosen
     runs = [list(layers[first : first + _RUN]) for first in range(0, len(layers), _RUN)]
-    return [(f"layers {i * _RUN + 1} to {i * _RUN + len(run)}", run) for i, run in enumerate(runs)]
+    return [(f"{i * _RUN + 1} to {i * _RUN + len(run)}: {run[0].name} …", run) for i, run in enumerate(runs)]
 
 
 def _group(name: str, layers: Sequence[Layer], structure: Structure) -> Markup:
     counts = _counts(weight for layer in layers for weight in layer.weights)
     chips = [tag("span", f"{kind} {shown(counts[kind])}", class_=f"chip {kind}") for kind in _KINDS if counts[kind]]
-    many = f" {shown(len(layers))} layer{'s' if len(layers) > 1 else ''} "
-    summary = joined([tag("strong", name_of(name)), many, *chips])
+    summary = joined([tag("strong", name_of(name)), f" {_many(len(layers), 'layer')} ", *chips])
     return details(summary, _table(layers, f"Layers of {name}", structure))
 
 
