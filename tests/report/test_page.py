@@ -160,6 +160,7 @@ def test_ten_thousand_steps_and_numbers_that_are_none(tmp_path: Path) -> None:
     loss = section(page, "course").all("figure")[0]
     assert "A point is the mean of 51 steps" in loss.text
     assert "100 numbers (each step) are NaN, infinite or not known" in loss.text
+    assert "half take at most 1" in section(page, "course").all("figure")[-2].text  # a millisecond, of steps
     assert (tmp_path / "report.html").stat().st_size < 250_000
 
 

@@ -46,6 +46,7 @@ class Line:
     Attributes:
         together: how many numbers make a point.
         missing: how many are not known, NaN or infinite, and in no point.
+        median: of all numbers of a line of steps, not of its points.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Line:
     of_steps: bool = False
     together: int = 1
     missing: int = 0
+    median: float = math.nan
 
     @property
     def low(self) -> float:
@@ -157,7 +159,9 @@ def _of_steps(name: str, axis: _Axis, steps: np.ndarray, values: Sequence[float]
         if part.size:
             place = float(x[min(first + together, len(y)) - 1])
             points.append(Point(place, float(part.mean()), float(part.min()), float(part.max())))
-    return Line(name, points, True, together, int((~np.isfinite(y)).sum()))
+    finite = y[np.isfinite(y)]
+    median = float(np.median(finite)) if finite.size else math.nan
+    return Line(name, points, True, together, len(y) - finite.size, median)
 
 
 def thinned(points: list[Point], limit: int = POINTS) -> list[Point]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from typing import Any
 
 from onward.report.chart import axis_format, drawn
@@ -46,7 +45,7 @@ def _figure(curve: Curve) -> Markup:
 def _description(curve: Curve) -> str:
     """What the chart shows, in words."""
     if curve.title == TIME and curve.lines[0].points:
-        return f"half take at most {shown(statistics.median(point.y for point in curve.lines[0].points))}"
+        return f"half take at most {shown(curve.lines[0].median)}"
     said = []
     for line in sorted(curve.lines, key=lambda line: line.of_steps):
         if not line.points:
