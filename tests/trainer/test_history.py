@@ -119,14 +119,6 @@ def test_a_history_of_an_earlier_version(history: History) -> None:
     assert other.steps()[-1]["rate"] == 0.1
 
 
-def test_samples_are_few() -> None:
-    made, sampled = History(), 0
-    for _ in range(10_000):
-        made.add_step(1.0)
-        sampled += made.wants_sample
-    assert 300 < sampled < 400
-
-
 def test_plot(history: History, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     figure = history.plot(tmp_path / "history.png")

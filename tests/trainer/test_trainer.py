@@ -17,6 +17,8 @@ import onward
 from onward import losses, optim
 from onward.api import CheckpointState
 from onward.errors import NonFiniteError, NonFiniteWarning, OnwardError, UnknownNameError
+from onward.trainer import loop
+from onward.trainer.data import Field, source
 from tests.trainer.toys import classifier, labelled, regressor
 
 
@@ -613,3 +615,24 @@ def test_history_of_steps() -> None:
     np.testing.assert_allclose([sample.gradient_norm for sample in history.samples], norms, rtol=1e-6)
     assert min(norms) > 1e-3  # before clipping
     assert all(sample.memory > 2**20 for sample in history.samples)
+
+
+def test_samples_take_little_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of ten thousand steps of a millisecond, a sample of 0.1 ms is taken every 34."""
+    clock = [0.0]
+
+    class Learner:
+        def learn(self, batches: Any) -> tuple[float, float]:
+            clock[0] += 1e-3
+            return 1.0, 1.0
+
+        @property
+        def gradient_norm(self) -> float:
+            clock[0] += 1e-4
+            return 2.0
+
+    monkeypatch.setattr(loop.time, "perf_counter", lambda: clock[0])
+    data = source(np.zeros((10_000, 1), np.float32), inputs=[Field("x")], batch_size=1)
+    history = loop.Loop(Learner(), data, epochs=1).run()
+    assert len(history.losses) == 10_000
+    assert len(history.samples) == pytest.approx(16 + 10_000 / 34, rel=0.1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -15,7 +16,6 @@ from onward.runtime.tensorfile import numpy_dtype
 
 ROW = 1024  # a buffer is a whole number of such rows, so that it can be seen as a matrix
 _ALIGNMENT = 64  # bytes: a cache line, and as wide as the widest vector instructions
-_SUMMED = 2**16  # so many squares are added up in float32
 _BFLOAT16 = 16  # its number in onnx.TensorProto.DataType
 
 Layout = Mapping[str, tuple[tuple[int, ...], np.dtype]]
@@ -180,11 +180,14 @@ class _DeviceBuffer:
 
 
 def _squares(x: np.ndarray) -> float:
-    """The sum of squares, in parts that float32 adds up well, and in double should it overflow."""
+    """The sum of squares of a buffer: of rows in float32, and once more in double should that overflow.
+
+    Not with BLAS, which wakes its threads for it: in a short step, that takes longer than the sum.
+    """
     kind = np.float64 if x.dtype.itemsize > 4 else np.float32
-    parts = [x[first : first + _SUMMED].astype(kind, copy=False) for first in range(0, x.size, _SUMMED)]
-    total = sum(float(np.dot(part, part)) for part in parts)
-    return total if math.isfinite(total) else sum(float(np.square(part, dtype=np.float64).sum()) for part in parts)
+    rows: Any = x.reshape(-1, ROW).astype(kind, copy=False)
+    total = float(np.einsum("ij,ij->i", rows, rows).sum(dtype=np.float64))
+    return total if math.isfinite(total) else sum(float(np.square(row, dtype=np.float64).sum()) for row in rows)
 
 
 def array_of(value: onnxruntime.OrtValue | np.ndarray) -> np.ndarray:

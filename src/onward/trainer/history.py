@@ -19,9 +19,6 @@ from onward.trainer.figure import new_figure, save_figure
 _VALIDATION = "val_"
 _NOT_PLOTTED = ("epoch", "seconds", "rate")
 _STEP_COLUMNS = ["step", "loss", "rate", "seconds", "gradient_norm", "memory"]
-# Samples are taken of the first so many steps, and then of every so many: a norm reads all gradients, and the memory is
-# asked of the system, which together takes 9 % of the shortest steps.
-_SAMPLED = 32
 
 
 class Sample(NamedTuple):
@@ -63,12 +60,6 @@ class History:
         self.losses.append(float(loss))
         self.rates.append(math.nan if rate is None else rate)
         self.seconds.append(seconds)
-
-    @property
-    def wants_sample(self) -> bool:
-        """Whether more is to be measured of the last step."""
-        step = len(self.losses) - 1
-        return step < _SAMPLED or step % _SAMPLED == 0
 
     def add_sample(self, gradient_norm: float | None, memory: float | None) -> None:
         """Note what was measured of the last step."""

@@ -23,6 +23,9 @@ from onward.trainer.prefetch import Prefetch
 from onward.trainer.team import Team
 
 _SHOWN = 8  # so many rows are named in an error
+# Samples are taken of the first steps, and then as often as this part of the time allows: a norm reads all gradients,
+# and the system has to be asked for the memory, which together is a third of the shortest steps.
+_FIRST, _SAMPLING = 16, 0.003
 logger = logging.getLogger(__name__)
 
 
@@ -109,6 +112,7 @@ class Loop:
         self._team = Team() if team is None else team
         self._total = self._weight = 0.0  # of the losses of this epoch
         self._seconds = 0.0
+        self._since = self._pause = 0.0  # the time of steps since the last sample, and until the next
         self._before_end: dict[str, Any] | None = None  # the state before the hooks that end an epoch
         if state is not None:
             self._load(state)
@@ -208,8 +212,11 @@ class Loop:
         """Note what is known of a step, and now and then what takes time to find out."""
         self._seconds += seconds
         self.history.add_step(self.loss, self.rate, seconds)
-        if self.history.wants_sample:
+        self._since += seconds
+        if self._since >= self._pause or len(self.history.losses) <= _FIRST:
+            began = time.perf_counter()
             self.history.add_sample(getattr(self.learner, "gradient_norm", None), resident_memory())
+            self._since, self._pause = 0.0, (time.perf_counter() - began) / _SAMPLING
 
     def _mean(self) -> float:
         """The loss of this epoch so far."""
