@@ -1,6 +1,6 @@
 """Metrics over whole sets, not means of batches: `get("accuracy")`, then `update` for each batch and `result`."""
 
-from onward.metrics.base import Metric, Output, known_output, output_of
+from onward.metrics.base import Metric, Output, output_of
 from onward.metrics.registry import get, get_all, names
 
-__all__ = ["Metric", "Output", "get", "get_all", "known_output", "names", "output_of"]
+__all__ = ["Metric", "Output", "get", "get_all", "names", "output_of"]

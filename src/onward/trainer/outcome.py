@@ -12,8 +12,8 @@ import numpy as np
 from onward.errors import OnwardError
 from onward.losses import Loss
 from onward.losses.base import loss_name, options_of
-from onward.metrics import known_output, output_of
-from onward.metrics.base import Output
+from onward.metrics import output_of
+from onward.metrics.base import Output, known_output
 from onward.metrics.decoding import Reading, Scores, log_probabilities, read
 from onward.report.confusion import Confusion
 from onward.report.examples import Example, Examples
