@@ -82,6 +82,11 @@ format: $(VENV)/test ## format the code and fix what can be fixed by itself
 coverage-table: $(VENV)/test ## write docs/coverage.md: which operators have a gradient
 	$(PY) -m tests.conformance.table
 
+.PHONY: docs
+docs: $(VENV)/test ## build the documentation site into out/site
+	$(PY) scripts/draw_graphs.py
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
+
 .PHONY: real-models
 real-models: $(VENV)/test ## gradients of real models from packages against differences; MODELS="silero --explain"
 	$(PY) -m tests.real_models.run $(MODELS)

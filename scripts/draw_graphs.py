@@ -1,7 +1,7 @@
 """Draw the graphs of docs/explanation as SVG: layers from left to right, an arrow for each value.
 
-    python scripts/draw_graphs.py            write the pictures
-    python scripts/draw_graphs.py --check    fail if they are not what would be written
+python scripts/draw_graphs.py            write the pictures
+python scripts/draw_graphs.py --check    fail if they are not what would be written
 """
 
 from __future__ import annotations
@@ -19,10 +19,14 @@ TARGET = Path(__file__).parents[1] / "docs" / "explanation"
 WIDTH, HEIGHT, GAP_X, GAP_Y, MARGIN = 96, 34, 46, 22, 12
 STYLE = """
   text { font: 13px system-ui, sans-serif; text-anchor: middle; dominant-baseline: central; fill: #1f2937 }
-  .node { fill: #dbeafe; stroke: #2563eb } .backward { fill: #ffedd5; stroke: #c2410c } .end { fill: #f3f4f6; stroke: #6b7280 }
-  path { fill: none; stroke: #6b7280; stroke-width: 1.3; marker-end: url(#arrow) } #arrow path { fill: #6b7280; stroke: none }
+  .node { fill: #dbeafe; stroke: #2563eb }
+  .backward { fill: #ffedd5; stroke: #c2410c }
+  .end { fill: #f3f4f6; stroke: #6b7280 }
+  path { fill: none; stroke: #6b7280; stroke-width: 1.3; marker-end: url(#arrow) }
+  #arrow path { fill: #6b7280; stroke: none }
   @media (prefers-color-scheme: dark) {
-    text { fill: #e5e7eb } .node { fill: #1e3a8a } .backward { fill: #7c2d12 } .end { fill: #374151 } path { stroke: #9ca3af }
+    text { fill: #e5e7eb } .node { fill: #1e3a8a } .backward { fill: #7c2d12 }
+    .end { fill: #374151 } path { stroke: #9ca3af }
   }
 """
 
@@ -59,14 +63,18 @@ def layers_of(boxes: list[Box]) -> dict[str, int]:
 
 def drawn(boxes: list[Box]) -> str:
     layers, rows, places = layers_of(boxes), {}, {}
+    # What goes backward is below the rest, so that values of the forward pass are seen on their way there.
+    lanes = sum(box.kind == "end" and not box.sources for box in boxes)
     for box in boxes:
-        layer = layers[box.name]
-        row = rows[layer] = rows.get(layer, -1) + 1
+        lane = (layers[box.name], box.kind == "backward" or any(source.startswith("grad/") for source in box.sources))
+        rows[lane] = rows.get(lane, lanes * lane[1] - 1) + 1
+        layer, row = lane[0], rows[lane]
         places[box.name] = (MARGIN + layer * (WIDTH + GAP_X), MARGIN + row * (HEIGHT + GAP_Y))
     width = max(x for x, _ in places.values()) + WIDTH + MARGIN
     height = max(y for _, y in places.values()) + HEIGHT + MARGIN
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
+        f'width="{width}" height="{height}">',
         f"<style>{STYLE}</style>",
         '<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
         '<path d="M0 0L8 4L0 8z"/></marker></defs>',
