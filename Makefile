@@ -54,9 +54,11 @@ test-web: $(VENV)/test ## install onward-web's packages, build it, and train in 
 test-pythons: $(VENV)/test ## install the wheel for every Python of this machine, and prove it there
 	rm -rf $(PEERS)/wheel
 	$(PY) -m build --outdir $(PEERS)/wheel .
-	@# pyenv hides all versions but one, unless it is told which ones are wanted.
+	@# pyenv hides all versions but one, unless it is told which ones are wanted. With the sources on the path, pip would
+	@# take them for the installed package.
 	@pythons=$$(pyenv versions --bare 2>/dev/null | grep -E '^3\.1[0-3]\.' | paste -sd:); \
 	[ -z "$$pythons" ] || export PYENV_VERSION=$$pythons; \
+	unset PYTHONPATH; \
 	for version in $(PYTHONS); do \
 	  python$$version -c '' 2>/dev/null || { echo "there is no Python $$version here"; continue; }; \
 	  venv=$(PEERS)/python-$$version; \

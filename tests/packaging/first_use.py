@@ -15,6 +15,7 @@ OPTIONAL = "torch sklearn pandas tqdm typer rich altair vl_convert flwr matplotl
 
 
 def main() -> None:
+    assert "site-packages" in onward.__file__, f"this is not the installed package: {onward.__file__}"
     model = onnx.parser.parse_model("""
         <ir_version: 8, opset_import: ["": 17]>
         net (float[N, 4] x) => (float[N, 3] y) { h = MatMul(x, w) r = Tanh(h) y = MatMul(r, v) }

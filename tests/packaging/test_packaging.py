@@ -108,13 +108,13 @@ def test_extras(extra: str, built: Path) -> None:
 @pytest.mark.slow
 def test_a_fresh_environment(built: Path, tmp_path: Path) -> None:
     """The wheel and the packages it names, and nothing else: gradient, Trainer, lora."""
+    # With the sources on the path, pip would take them for the installed package.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
     python = str(tmp_path / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python")
-    done = subprocess.run(
-        [python, "-m", "pip", "install", "--quiet", str(wheel(built))], capture_output=True, text=True
-    )
+    install = [python, "-m", "pip", "install", "--quiet", str(wheel(built))]
+    done = subprocess.run(install, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     program = Path(__file__).with_name("first_use.py")
     run = [python, "-W", "error", str(program)]
     done = subprocess.run(run, capture_output=True, text=True, cwd=tmp_path, env=environment)
