@@ -204,16 +204,22 @@ def main() -> None:
         return
     if options.quick:
         options.rounds, options.seconds = 3, 0.2
-    rows = {}
+    rows: dict[str, Row] = {}
+    problems: list[str] = []
     for name in options.cases or CASES:
-        rows[name] = row = measure(name, options.rounds, options.seconds, options.threads)
+        try:
+            row = measure(name, options.rounds, options.seconds, options.threads)
+        except FallbackWarning as warning:
+            problems.append(f"{CASES[name].title}: {warning}")
+            continue
+        rows[name] = row
         first = row.alone["ORTModule"]["first"]
         print(
             f"{name}: torch {row.time('torch')} ms | ORTModule {row.time('ORTModule')} ms | ratio {row.ratio:.2f}, "
             f"of processor time {row.processor_ratio:.2f} | first step {first:.2f} s",
             flush=True,
         )
-    text = page(rows, options.threads)
+    text = "\n".join([page(rows, options.threads), *problems])
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / f"{datetime.date.today().isoformat()}-ortmodule.md").write_text(text)
     print(text)
