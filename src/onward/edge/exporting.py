@@ -32,7 +32,7 @@ from onward.runtime.tensorfile import Entry, write
 from onward.signature import Role
 from onward.training.initial import initial_tensors
 
-TARGETS = ("wasm", "webgpu", "native")
+TARGETS = ("wasm", "native")  # graphs for WebGPU, which refuses double precision and more, are not written yet
 STEP, EVALUATION, INFERENCE = "step.onnx", "eval.onnx", "inference.onnx"
 WEIGHTS, CHECKPOINT = "frozen.data", "checkpoint.safetensors"
 
@@ -87,7 +87,7 @@ def export(
         optimizer: a name or a value of `onward.optim`.
         trainable: names and patterns of the parameters to train; None means all that `onward.gradient` calls trainable.
         frozen: names and patterns of parameters that are not trained.
-        target: what will run it: "wasm" (browsers' processors and Node), "webgpu" (browsers' graphics), or "native".
+        target: what will run it: "wasm" (browsers and Node, on their processors) or "native".
         learning_rate: the one to begin with; None means that of the optimizer.
         schedule: of `onward.optim.schedules`, for programs that follow it.
         classes: the names of the classes, in the order of the model's scores.
