@@ -280,8 +280,9 @@ class _Experts(nn.Module):
         self.gate, self.experts = nn.Linear(4, 3), nn.ModuleList(_mlp(4, 8, 4) for _ in range(3))
 
     def forward(self, x: Tensor) -> Tensor:
-        weights, chosen = self.gate(x).topk(2)
-        shares = torch.zeros(x.shape[0], 3).scatter(1, chosen, weights.softmax(-1))
+        best, chosen = self.gate(x).topk(2)
+        weights = best.softmax(-1)
+        shares = weights.new_zeros(x.shape[0], 3).scatter(1, chosen, weights)
         return sum(shares[:, i : i + 1] * expert(x) for i, expert in enumerate(self.experts))  # type: ignore[misc]
 
 
@@ -296,7 +297,7 @@ class _Graph(nn.Module):
         source, target = edges[0], edges[1]
         for _ in range(2):
             messages = self.message(torch.cat([x[source], x[target]], -1)).relu()
-            x = self.update(torch.zeros_like(x).index_add(0, target, messages), x)
+            x = self.update(messages.new_zeros(x.shape).index_add(0, target, messages), x)
         return x
 
 

@@ -60,8 +60,9 @@ def pair(name: str) -> tuple[ORTModule, nn.Module, Any]:
 
 
 SAMPLE = ("cnn, batch norm, dropout",)
-# torch runs these itself, without autocast too.
-CASES_OF_GRAPHS = [name for name in CASES if name not in ("batch norm used twice", "loss with label smoothing")]
+# torch runs these itself, the first two without autocast too: normal numbers of half precision are other ones.
+LEFT_TO_TORCH = ("batch norm used twice", "loss with label smoothing", "variational autoencoder")
+CASES_OF_GRAPHS = [name for name in CASES if name not in LEFT_TO_TORCH]
 
 
 @pytest.mark.parametrize(
@@ -72,16 +73,19 @@ def test_autocast_on_and_off(name: str) -> None:
     module, reference, arguments = pair(name)
     with warnings.catch_warnings():
         warnings.simplefilter("error", FallbackWarning)
+        warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")  # torch's, about RMSNorm
         for number, enabled in enumerate([True, False, True, False]):
             with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
                 same(module, reference, *arguments(4 + number // 2), seed=number)
             count = len(module._plans)
             assert count == min(number + 1, 2)
         module.eval(), reference.eval()
-        args = arguments(4)
-        with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
-            found, expected = pytree.tree_leaves(module(*args)), pytree.tree_leaves(reference(*args))
-    for got, wanted in zip(found, expected, strict=True):
+        args, returned = arguments(4), []
+        for net in (module, reference):
+            torch.manual_seed(0)
+            with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+                returned.append(pytree.tree_leaves(net(*args)))
+    for got, wanted in zip(*returned, strict=True):
         if isinstance(wanted, Tensor):
             near(got, wanted)
 

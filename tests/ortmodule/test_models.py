@@ -44,40 +44,57 @@ def step(module: nn.Module, args: Any, seed: int) -> tuple[Any, list[torch.Tenso
     return returned, [a.grad for a in pytree.tree_leaves(given) if isinstance(a, torch.Tensor)]
 
 
-def compare(found: Any, expected: Any) -> None:
+def compare(found: Any, expected: Any, close: dict[str, float] = CLOSE) -> None:
     first, second = pytree.tree_flatten(found), pytree.tree_flatten(expected)
     assert first[1] == second[1]
     for got, wanted in zip(first[0], second[0], strict=True):
         if isinstance(wanted, torch.Tensor):
             assert got.requires_grad == wanted.requires_grad
-            torch.testing.assert_close(got, wanted, **CLOSE)
+            torch.testing.assert_close(got, wanted, **close)
         else:
             assert got == wanted
 
 
-def train_alike(module: ORTModule, reference: nn.Module, arguments: Callable[[int], Any], optimizer: str) -> None:
-    """Ten steps of both: results, gradients, buffers and parameters stay the same."""
+def train_alike(
+    module: ORTModule,
+    reference: nn.Module,
+    arguments: Callable[[int], Any],
+    optimizer: str,
+    steps: int,
+    close: dict[str, float],
+) -> None:
+    """Some steps of both: results, gradients, buffers and parameters stay the same."""
     optimizers = [OPTIMIZERS[optimizer](m.parameters()) for m in (reference, module)]
-    for number in range(10):
+    for number in range(steps):
         args = arguments(4 + number % 3)
         expected, input_gradients = step(reference, args, number)
         found, own_gradients = step(module, args, number)
-        compare(found, expected)
-        compare(own_gradients, input_gradients)
+        compare(found, expected, close)
+        compare(own_gradients, input_gradients, close)
+        # What cancels out is as far off as the rounding of what it is the sum of.
+        largest = max((float(p.grad.abs().max()) for p in reference.parameters() if p.grad is not None), default=0.0)
         for (key, wanted), (own, got) in zip(reference.named_parameters(), module.named_parameters(), strict=True):
             assert key == own
             assert (wanted.grad is None) == (got.grad is None), key
             if wanted.grad is not None:
                 scale = float(wanted.grad.abs().max())
-                torch.testing.assert_close(got.grad, wanted.grad, rtol=1e-3, atol=1e-3 * scale + 1e-6)
+                torch.testing.assert_close(got.grad, wanted.grad, rtol=1e-3, atol=1e-3 * scale + 1e-5 * largest)
         for each in optimizers:
             each.step()
             each.zero_grad()
     compare(dict(module.named_buffers()), dict(reference.named_buffers()))
-    compare(module.state_dict(), reference.state_dict())
+    # LAMB makes steps of the size of the weights, of gradients too that are nothing but rounding.
+    assert list(module.state_dict()) == list(reference.state_dict())
+    torch.testing.assert_close(dict(module.state_dict()), dict(reference.state_dict()), rtol=2e-3, atol=1e-4)
 
 
-def compare_training(reference: nn.Module, arguments: Callable[[int], Any], optimizers: Iterable[str]) -> bool:
+def compare_training(
+    reference: nn.Module,
+    arguments: Callable[[int], Any],
+    optimizers: Iterable[str],
+    steps: int = 10,
+    close: dict[str, float] = CLOSE,
+) -> bool:
     """Train a module and a copy, with each optimizer from the same weights; whether torch ran some of it."""
     module = ORTModule(copy.deepcopy(reference))
     start = copy.deepcopy(reference.state_dict())
@@ -86,7 +103,7 @@ def compare_training(reference: nn.Module, arguments: Callable[[int], Any], opti
         for optimizer in optimizers:
             for net in (reference, module):
                 net.load_state_dict(start)
-            train_alike(module, reference, arguments, optimizer)
+            train_alike(module, reference, arguments, optimizer, steps, close)
         reference.eval(), module.eval()
         args = arguments(5)
         returned = []
@@ -94,7 +111,7 @@ def compare_training(reference: nn.Module, arguments: Callable[[int], Any], opti
             torch.manual_seed(0)
             with torch.no_grad():
                 returned.append(net(**args) if isinstance(args, dict) else net(*args))
-        compare(*returned)
+        compare(*returned, close)
     return any(warning.category is FallbackWarning for warning in caught)
 
 

@@ -65,14 +65,15 @@ class Rehearsed:
 
 def rehearse_call(module: nn.Module, signature: inspect.Signature, call: Call) -> Rehearsed:
     """Run copies of a module by torch: as it is, and in single precision where half precision is involved."""
+    tensors = (*call.tensors, *Fingerprint(module).tensors)
+    is_half = autocast_type() is not None or any(tensor.dtype is torch.bfloat16 for tensor in tensors)
     with _regions(off=False) as inside:
-        given = rehearse(shadow(module), signature, call)
+        given = rehearse(shadow(module), signature, call, notes_draws=not is_half)
     types = [tensor.dtype for tensor in given.results.tensors]
+    if not is_half and not inside.entered:
+        return Rehearsed(types, frozenset(), given, call, shadow(module), _doubled(module, signature, call))
     # onnxruntime has kernels for float16, if not for all operators; autocast decides operator by operator.
     narrow = _HALF if inside.entered or autocast_type() is not None else frozenset({torch.bfloat16})
-    tensors = (*call.tensors, *Fingerprint(module).tensors)
-    if narrow is not _HALF and all(tensor.dtype not in narrow for tensor in tensors):
-        return Rehearsed(types, frozenset(), given, call, shadow(module), _doubled(module, signature, call))
     wide = _wide_call(call, narrow)
     with full_precision():
         exact = rehearse(_wide_shadow(module, narrow), signature, wide)

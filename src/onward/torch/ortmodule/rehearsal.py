@@ -7,6 +7,7 @@ used: results, gradients, buffers, and the state of the random numbers.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 import random
@@ -78,8 +79,11 @@ def shadow(module: nn.Module) -> nn.Module:
         raise ORTModuleTorchModelException(f"the module cannot be copied ({type(error).__name__}: {error})") from error
 
 
-def rehearse(module: nn.Module, signature: inspect.Signature, call: Call) -> Rehearsal:
-    """Run a module, a copy of the user's, forward and backward by torch."""
+def rehearse(module: nn.Module, signature: inspect.Signature, call: Call, *, notes_draws: bool = True) -> Rehearsal:
+    """Run a module, a copy of the user's, forward and backward by torch.
+
+    While it is noted what is drawn, torch does not take short cuts, which return other types under autocast.
+    """
     before = Fingerprint(module)
     versions = [tensor._version for tensor in before.tensors]
     generators = random.getstate(), np.random.get_state(legacy=True)
@@ -93,7 +97,7 @@ def rehearse(module: nn.Module, signature: inspect.Signature, call: Call) -> Reh
     given_versions = [tensor._version for tensor in given]
     with torch.random.fork_rng(devices=[]):
         draws = Draws()
-        with draws:
+        with draws if notes_draws else contextlib.nullcontext():
             returned = invoke(module, signature, call.arguments(leaves))
         generator = torch.get_rng_state()
     if not _is_same(generators[0], random.getstate()) or not _is_same(generators[1], np.random.get_state(legacy=True)):
