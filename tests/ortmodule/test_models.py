@@ -60,12 +60,11 @@ def train_alike(
     reference: nn.Module,
     arguments: Callable[[int], Any],
     optimizer: str,
-    steps: int,
     close: dict[str, float],
 ) -> None:
-    """Some steps of both: results, gradients, buffers and parameters stay the same."""
+    """Ten steps of both: results, gradients, buffers and parameters stay the same."""
     optimizers = [OPTIMIZERS[optimizer](m.parameters()) for m in (reference, module)]
-    for number in range(steps):
+    for number in range(10):
         args = arguments(4 + number % 3)
         expected, input_gradients = step(reference, args, number)
         found, own_gradients = step(module, args, number)
@@ -92,7 +91,6 @@ def compare_training(
     reference: nn.Module,
     arguments: Callable[[int], Any],
     optimizers: Iterable[str],
-    steps: int = 10,
     close: dict[str, float] = CLOSE,
 ) -> bool:
     """Train a module and a copy, with each optimizer from the same weights; whether torch ran some of it."""
@@ -103,7 +101,7 @@ def compare_training(
         for optimizer in optimizers:
             for net in (reference, module):
                 net.load_state_dict(start)
-            train_alike(module, reference, arguments, optimizer, steps, close)
+            train_alike(module, reference, arguments, optimizer, close)
         reference.eval(), module.eval()
         args = arguments(5)
         returned = []
