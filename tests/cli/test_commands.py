@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -116,7 +117,13 @@ def test_ctrl_c_keeps_a_checkpoint(tmp_path: Path) -> None:
     flowers(tmp_path / "flowers.csv", rows=3000)
     words = ["train", "m.onnx", "--data", "flowers.csv", "--lr", "0.01", "--batch-size", "4", "--seed", "1"]
     child = pexpect.spawn(
-        sys.executable, ["-m", "onward", *words, "--epochs", "50"], cwd=str(tmp_path), encoding="utf-8", timeout=60
+        sys.executable,
+        ["-m", "onward", *words, "--epochs", "50"],
+        cwd=str(tmp_path),
+        encoding="utf-8",
+        timeout=60,
+        # Shells let what they start in the background ignore Ctrl-C, and the tests may be such a job.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     child.expect(r"epoch 2/50: +\d+%")
     child.sendintr()
@@ -139,6 +146,8 @@ def test_json_is_all_that_is_printed(onward: Command, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_completion(tmp_path: Path, shell: str) -> None:
+def test_completion(tmp_path: Path, shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Else typer asks which shell has started it, and the tests may be started by any.
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
     done = process("--show-completion", shell, cwd=tmp_path)
     assert "_ONWARD_COMPLETE" in done.stdout
