@@ -1,8 +1,6 @@
 """Compare the gradient of a real model with differences.
 
-The gradient is what onnxruntime computes in float32. The differences are those of the model in float64, along random
-directions of all its weights at once. A direction goes far in a weight whose gradient is small: every weight tensor
-has about the same share in the directional derivative, so that a wrong gradient of a single one is seen.
+`onward.testing.agreement` says how. Here, training graphs are compared too, and times are taken.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -24,18 +21,10 @@ from onward.graph.finish import to_input
 from onward.graph.parameters import parameters
 from onward.graph.prepare import prepare
 from onward.testing import check_training
+from onward.testing.agreement import Array, Arrays, Loss, disagreement, relative, strength
 from tests.real_models.float64 import evaluator
 
-Array = np.ndarray[Any, Any]
-Arrays = dict[str, Array]
-Loss = Callable[[Mapping[str, Array]], float]
-
 DIRECTIONS = 2
-STEPS = (1e-6, 1e-7, 1e-5)  # the largest change of a weight, relative to the size of its tensor's elements
-# A tensor with a smaller share than this in what all weights together do is not stretched further: float32 would show.
-LEAST_SHARE = 1e-4
-TOLERANCE = 5e-3
-
 _FLOATING = {onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
 
 
@@ -83,7 +72,7 @@ def check(path: Path, feeds: Arrays, *, differences: bool = True) -> Report:
     given = {**feeds, **{f"{name}_grad": dy for name, dy in cotangents.items() if f"{name}_grad" in wanted}}
     found = dict(zip(names, session.run(None, given), strict=True))
     cotangents = {n: dy if f"{n}_grad" in wanted else np.ones_like(dy) for n, dy in cotangents.items()}
-    report.outputs_differ = max(_relative(found[name], expected[name]) for name in outputs)
+    report.outputs_differ = max(relative(found[name], expected[name]) for name in outputs)
     gradients = {name: found[f"{name}_grad"] for name in weights}
     report.moving = sum(bool(np.any(g)) for g in gradients.values())
     report.finite = all(bool(np.isfinite(g).all()) for g in gradients.values())
@@ -93,7 +82,7 @@ def check(path: Path, feeds: Arrays, *, differences: bool = True) -> Report:
     if differences and report.finite:
         loss = loss_of(cotangents)
         report.gradient_differs = max(
-            _disagreement(loss, weights, gradients, np.random.default_rng(seed)) for seed in range(DIRECTIONS)
+            disagreement(loss, weights, gradients, np.random.default_rng(seed)) for seed in range(DIRECTIONS)
         )
     return report
 
@@ -133,10 +122,10 @@ def explain(path: Path, feeds: Arrays, worst: int = 10) -> list[tuple[float, str
     weights, loss_of = _weights_and_loss(path, feeds)
     loss = loss_of(cotangents)
     gradients = {name: found[f"{name}_grad"] for name in weights}
-    total = np.sqrt(sum(_strength(weights[name], g) ** 2 for name, g in gradients.items()))
+    total = np.sqrt(sum(strength(weights[name], g) ** 2 for name, g in gradients.items()))
     results = []
     for name in weights:
-        one = _disagreement(loss, {name: weights[name]}, {name: gradients[name]}, rng, rest=weights, total=float(total))
+        one = disagreement(loss, {name: weights[name]}, {name: gradients[name]}, rng, rest=weights, total=float(total))
         results.append((one, name))
     return sorted(results, reverse=True)[:worst]
 
@@ -174,51 +163,6 @@ def _weights_and_loss(path: Path, feeds: Arrays) -> tuple[Arrays, Callable[[Mapp
         return loss
 
     return weights, loss_of
-
-
-def _strength(weight: Array, gradient: Array) -> float:
-    """How much the loss changes when every element of a weight changes by its typical size."""
-    return _typical(weight) * float(np.linalg.norm(gradient.astype(np.float64)))
-
-
-def _typical(weight: Array) -> float:
-    return float(np.sqrt(np.mean(np.square(weight, dtype=np.float64)))) or 1.0
-
-
-def _disagreement(
-    loss: Loss,
-    weights: Arrays,
-    gradients: Arrays,
-    rng: np.random.Generator,
-    rest: Arrays | None = None,
-    total: float | None = None,
-) -> float:
-    """|directional derivative by the gradient - by differences|, relative to what is expected of a random direction."""
-    strengths = {name: _strength(weights[name], gradients[name]) for name in weights}
-    total = float(np.sqrt(sum(s**2 for s in strengths.values()))) if total is None else total
-    reaches = {name: 1 / max(s, LEAST_SHARE * total, 1e-300) for name, s in strengths.items()}
-    directions = {
-        name: rng.normal(size=w.shape) * _typical(w) * reaches[name] / max(reaches.values())
-        for name, w in weights.items()
-    }
-    products = {name: gradients[name].astype(np.float64) * directions[name] for name in weights}
-    by_gradient = sum(float(p.sum()) for p in products.values())
-    size = float(np.sqrt(sum(float(np.square(p).sum()) for p in products.values()))) or 1.0
-    wide = {name: w.astype(np.float64) for name, w in (rest or weights).items()}
-    best = np.inf
-    for step in STEPS:
-        ahead, behind = (
-            loss({**wide, **{name: wide[name] + sign * step * d for name, d in directions.items()}}) for sign in (1, -1)
-        )
-        best = min(best, abs((ahead - behind) / (2 * step) - by_gradient) / size)
-        if best < TOLERANCE / 10:
-            break
-    return best
-
-
-def _relative(got: Array, expected: Array) -> float:
-    scale = float(np.abs(expected).max()) or 1.0
-    return float(np.abs(got.astype(np.float64) - expected).max()) / scale
 
 
 def _seconds(function: Callable[[], object]) -> float:

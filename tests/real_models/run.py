@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from tests.real_models.agreement import TOLERANCE, Report, check, explain
+from onward.testing.agreement import TOLERANCE
+from tests.real_models.agreement import Report, check, explain
 from tests.real_models.download import NotAvailableError, fetch
 from tests.real_models.manifest import MODELS, RealModel
 from tests.real_models.train import STEPS, losses

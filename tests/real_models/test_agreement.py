@@ -11,7 +11,8 @@ import onnx_ir as ir
 import pytest
 
 from onward.autodiff import registry
-from tests.real_models.agreement import TOLERANCE, check
+from onward.testing.agreement import TOLERANCE
+from tests.real_models.agreement import check
 from tests.real_models.manifest import MODELS
 
 LAYERS = 8

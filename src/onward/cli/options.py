@@ -163,21 +163,14 @@ def picture(
     fit: str | None,
 ) -> dict[str, Any]:
     """What options say about pictures."""
+    means, deviations = _numbers("mean", mean) if mean != "imagenet" else None, _numbers("std", std)
     if mean == "imagenet":
-        means, deviations = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
-        return {
-            "size": _sizes(size),
-            "scale": _fraction(scale),
-            "mean": means,
-            "std": deviations,
-            "bgr": bgr,
-            "fit": fit,
-        }
+        means, deviations, grey = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225], None  # of three colours
     return {
         "size": _sizes(size),
         "scale": _fraction(scale),
-        "mean": _numbers("mean", mean),
-        "std": _numbers("std", std),
+        "mean": means,
+        "std": deviations,
         "grey": grey,
         "bgr": bgr,
         "fit": fit,

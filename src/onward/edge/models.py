@@ -9,6 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from onward.graph.finish import fix_defaults
+from onward.graph.nodes import all_values
 from onward.graph.proto import drop_map_outputs
 from onward.graph.upgrade import in_lowest_opset
 from onward.losses import Loss
@@ -67,7 +68,7 @@ def build(
 
     combined, targets = in_lowest_opset(forward, with_loss)
     constants = [name for name in combined.graph.initializers if name not in own]
-    activations = [activation_of(x) for x in _values(combined.graph) if x.name in predictions[:1]]
+    activations = [activation_of(x) for x in all_values(combined.graph) if x.name in predictions[:1]]
     names = selected(combined, trainable, frozen, loss=combined.graph.outputs[0], constants=constants)
     step = step_model(forward, loss, optimizer, trainable=names, loss_inputs=loss_inputs, seed=seed)
     signature = Signature.from_json(next(x.value for x in step.metadata_props if x.key == METADATA_KEY))
@@ -87,7 +88,3 @@ def build(
         predictions=predictions,
         activation=next(iter(activations), None),
     )
-
-
-def _values(graph: ir.Graph) -> list[ir.Value]:
-    return [*graph.inputs, *(output for node in graph for output in node.outputs)]

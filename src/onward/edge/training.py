@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,7 +96,8 @@ class Training:
         texts = {"format": STATE_FORMAT, "step": str(self.step_count)}
         if self.seed is not None:
             texts["seed"] = str(self.seed)
-        entries = [Entry(x.name, x.shape, x.dtype, lambda x=x: self._state[x.name]) for x in self._folder.state]  # type: ignore[misc]
+        read = self._state.__getitem__
+        entries = [Entry(x.name, x.shape, x.dtype, partial(read, x.name)) for x in self._folder.state]
         write(path, entries, texts)
 
     def load(self, path: str | os.PathLike[str]) -> None:

@@ -86,9 +86,9 @@ def compare(model: ModelLike, feeds: Arrays, *, directions: int = 2, each: bool 
     gradients = {name: found[f"{name}_grad"] for name in weights}
     if not all(np.isfinite(g).all() for g in gradients.values()):
         return Agreement(float("inf"), float("nan"), {}, 0, len(weights))
-    worst = max(_disagreement(loss, weights, gradients, np.random.default_rng([seed, i])) for i in range(directions))
+    worst = max(disagreement(loss, weights, gradients, np.random.default_rng([seed, i])) for i in range(directions))
     alone = _alone(loss, weights, gradients, random) if each else {}
-    differ = max(_relative(found[name], wide[name]) for name in outputs)
+    differ = max(relative(found[name], wide[name]) for name in outputs)
     moving = sum(bool(np.any(g)) for g in gradients.values())
     return Agreement(worst, differ, alone, moving, len(weights))
 
@@ -124,7 +124,7 @@ def _in_float64(prepared: ir.Model, feeds: Arrays, cotangents: Arrays) -> tuple[
     return weights, loss, outputs({name: w.astype(np.float64) for name, w in weights.items()})
 
 
-def _strength(weight: Array, gradient: Array) -> float:
+def strength(weight: Array, gradient: Array) -> float:
     """How much the loss changes when every element of a weight changes by its typical size."""
     return _typical(weight) * float(np.linalg.norm(gradient.astype(np.float64)))
 
@@ -134,14 +134,14 @@ def _typical(weight: Array) -> float:
 
 
 def _alone(loss: Loss, weights: Arrays, gradients: Arrays, random: np.random.Generator) -> dict[str, float]:
-    total = float(np.sqrt(sum(_strength(weights[name], g) ** 2 for name, g in gradients.items())))
+    total = float(np.sqrt(sum(strength(weights[name], g) ** 2 for name, g in gradients.items())))
     return {
-        name: _disagreement(loss, {name: weights[name]}, {name: gradients[name]}, random, rest=weights, total=total)
+        name: disagreement(loss, {name: weights[name]}, {name: gradients[name]}, random, rest=weights, total=total)
         for name in weights
     }
 
 
-def _disagreement(
+def disagreement(
     loss: Loss,
     weights: Arrays,
     gradients: Arrays,
@@ -150,7 +150,7 @@ def _disagreement(
     total: float | None = None,
 ) -> float:
     """|directional derivative by the gradient - by differences|, relative to what is expected of a random direction."""
-    strengths = {name: _strength(weights[name], gradients[name]) for name in weights}
+    strengths = {name: strength(weights[name], gradients[name]) for name in weights}
     total = float(np.sqrt(sum(s**2 for s in strengths.values()))) if total is None else total
     reaches = {name: 1 / max(s, LEAST_SHARE * total, 1e-300) for name, s in strengths.items()}
     directions = {
@@ -172,6 +172,6 @@ def _disagreement(
     return best
 
 
-def _relative(got: Array, expected: Array) -> float:
+def relative(got: Array, expected: Array) -> float:
     scale = float(np.abs(expected).max(initial=0.0)) or 1.0
     return float(np.abs(got.astype(np.float64) - expected).max(initial=0.0)) / scale
