@@ -55,6 +55,7 @@ class Signature:
     outputs: dict[str, Role]
     links: dict[str, str] = field(default_factory=dict)
     slots: dict[str, float] = field(default_factory=dict)  # initial value of each kind of slot
+    kinds: dict[str, str] = field(default_factory=dict)  # of each slot, where slots are inputs of their own
     # State inputs of which every element begins as this number: slots and seeds. The others begin as in the model.
     initial: dict[str, float] = field(default_factory=dict)
     parameters: list[str] = field(default_factory=list)  # all of the checkpoint, frozen ones too, in the model's order
@@ -74,6 +75,7 @@ class Signature:
                 "outputs": {name: role.value for name, role in self.outputs.items()},
                 "links": self.links,
                 "slots": self.slots,
+                "kinds": self.kinds,
                 "initial": self.initial,
                 "parameters": self.parameters,
             }
@@ -90,6 +92,7 @@ class Signature:
             outputs=content.mapping("outputs", _role),
             links=content.mapping("links", Document.text),
             slots=content.mapping("slots", Document.number),
+            kinds=content.mapping("kinds", Document.text) if "kinds" in content else {},
             initial=content.mapping("initial", Document.number) if "initial" in content else {},
             parameters=content.texts("parameters") if "parameters" in content else [],
         )

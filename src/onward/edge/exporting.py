@@ -30,6 +30,7 @@ from onward.runtime.files import replacing_together
 from onward.runtime.ort_format import convert_to_ort_format
 from onward.runtime.tensorfile import Entry, write
 from onward.signature import Role
+from onward.training.description import describe_file, opset_of, versions
 from onward.training.initial import initial_tensors
 
 TARGETS = ("wasm", "native")  # graphs for WebGPU, which refuses double precision and more, are not written yet
@@ -112,7 +113,7 @@ def export(
     )
     forward = prepare(loaded, keep=custom_operators())
     models = build(forward, loss, recipe, trainable=trainable, frozen=frozen, loss_inputs=loss_inputs, seed=seed)
-    interface = describing.describe_interface(models, recipe, seed)
+    interface = describing.describe_interface(models, seed)
     named = _classes(classes)
     source = Path(model).resolve().parent if isinstance(model, (str, os.PathLike)) else Path.cwd()
     folder = Path(directory)
@@ -125,8 +126,8 @@ def export(
             "format": FORMAT,
             "version": VERSION,
             "target": target,
-            "made_with": describing.versions(),
-            "opset": next(opset.version for opset in models.step.opset_import if opset.domain == ""),
+            "made_with": versions(),
+            "opset": opset_of(models.step),
             "files": files,
             "optimizer": {"name": recipe.name, "learning_rate": rate},
             "schedule": None if schedule is None else schedule.describe(),
@@ -159,13 +160,13 @@ def _write(models: Models, forward: ir.Model, drafts: Path, source: Path) -> dic
         parts = parts_of(graph, state if name == INFERENCE else (), weights.places)
         (drafts / name).write_bytes(parts.content)
         frozen = [tensor.name for tensor in graph.graph.initializer if tensor.name in weights.places]
-        files[Path(name).stem] = describing.describe_file(drafts / name, parts=parts.sizes(), frozen=frozen)
+        files[Path(name).stem] = describe_file(drafts / name, parts=parts.sizes(), frozen=frozen)
     tensors = initial_tensors(models.signature, forward)
     write(drafts / CHECKPOINT, [_entry(name, tensors[name]) for name in state], {"format": STATE_FORMAT, "step": "0"})
-    files["checkpoint"] = describing.describe_file(drafts / CHECKPOINT)
+    files["checkpoint"] = describe_file(drafts / CHECKPOINT)
     if weights.places:
         places = {name: (forward.graph.initializers[name], place) for name, place in weights.places.items()}
-        files["frozen"] = describing.describe_file(drafts / WEIGHTS, tensors=describing.describe_frozen(places))
+        files["frozen"] = describe_file(drafts / WEIGHTS, tensors=describing.describe_frozen(places))
     else:
         (drafts / WEIGHTS).unlink()
         files["frozen"] = None

@@ -16,6 +16,7 @@ import onnx_ir as ir
 from onward.autodiff.expansion import expand_missing_rules
 from onward.autodiff.gradient import gradients_of
 from onward.autodiff.registry import custom_operators
+from onward.errors import OnwardError
 from onward.graph import provenance
 from onward.graph.builder import Builder
 from onward.graph.finish import finish, fix_defaults, make_way, publish, to_input
@@ -144,7 +145,7 @@ def _split(forward: ir.Model, names: list[str], frozen: set[str], targets: set[s
         gradients = gradients_of(op, {loss: seed}, wanted) if wanted else {}
     for name in parameters:
         to_input(graph.initializers[name])
-    make_way(op, [f"{name}{suffix}" for name in wanted for suffix in (GRADIENT, BUFFER, ACCUMULATED)])
+    _make_way(op, wanted)
     for name, gradient in zip(wanted, gradients.values(), strict=True):
         publish(gradient, f"{name}{GRADIENT}", graph)
     lower(op, nodes)
@@ -182,6 +183,18 @@ def _split(forward: ir.Model, names: list[str], frozen: set[str], targets: set[s
         trainable=_tensors(value for value in kept if value.name in names),
         frozen=_tensors(value for value in kept if value.name not in names),
     )
+
+
+def _make_way(op: Builder, wanted: Sequence[str]) -> None:
+    """Free the names of gradients, or say that the model has given them to something that keeps its name."""
+    names = {f"{name}{suffix}": name for name in wanted for suffix in (GRADIENT, BUFFER, ACCUMULATED)}
+    for value in (*op.graph.inputs, *op.graph.outputs):
+        if value.name in names:
+            raise OnwardError(
+                f"the model has a parameter, an input or an output called {value.name!r}, which has to be the name of "
+                f"the gradient of {names[value.name]!r}: rename one of them"
+            )
+    make_way(op, names)
 
 
 def _accumulate(op: Builder, values: Sequence[ir.Value]) -> None:

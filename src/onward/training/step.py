@@ -92,6 +92,7 @@ def _step(
         },
         links={**state.links, **statistics},
         slots={name: slot.initial for name, slot in optimizer.slots.items()},
+        kinds=state.kinds,
         initial={**dict.fromkeys(random, seed), **state.initial},
     )
     model.metadata_props[METADATA_KEY] = signature.to_json()
@@ -111,11 +112,15 @@ def _gradients(op: Builder, names: Sequence[str]) -> dict[ir.Value, ir.Value]:
 
 @dataclass
 class _State:
-    """What a step replaces: the roles of its parameters and slots, what each output renews, and first values."""
+    """What a step replaces: the roles of its parameters and slots, what each output renews, and first values.
+
+    `kinds` says of each slot what it is to its parameter.
+    """
 
     roles: dict[str, Role] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
     initial: dict[str, float] = field(default_factory=dict)
+    kinds: dict[str, str] = field(default_factory=dict)
 
 
 def _update(
@@ -141,6 +146,7 @@ def _update(
             made.links[f"{name}{UPDATED}"] = name
             publish(new, f"{name}{UPDATED}", op.graph)
         made.links.update({value.name or "": parameter.name or "" for value in slots.values()})
+        made.kinds.update({value.name or "": slot for slot, value in slots.items()})
         made.initial.update({value.name or "": optimizer.slots[slot].initial for slot, value in slots.items()})
     return made
 

@@ -66,11 +66,11 @@ def _kernel(optimizer: Optimizer, group: Group, dtype: ir.DataType, opset: int) 
     def build(model: ir.Model) -> onnx.ModelProto:
         graph = model.graph
         op = Builder(graph, model.opset_imports[""])
-        p, g = (_add_input(graph, name, dtype, ["n"]) for name in (PARAMETER, GRADIENT))
-        slots = {name: _add_input(graph, f"{SLOT}{name}", dtype, ["n"]) for name in optimizer.slots}
-        lr = _add_input(graph, LEARNING_RATE, ir.DataType.FLOAT, [])
-        t = _add_input(graph, STEP, ir.DataType.INT64, [])
-        scale = None if optimizer.global_norm is None else _add_input(graph, GRAD_SCALE, ir.DataType.FLOAT, [])
+        p, g = (add_input(graph, name, dtype, ["n"]) for name in (PARAMETER, GRADIENT))
+        slots = {name: add_input(graph, f"{SLOT}{name}", dtype, ["n"]) for name in optimizer.slots}
+        lr = add_input(graph, LEARNING_RATE, ir.DataType.FLOAT, [])
+        t = add_input(graph, STEP, ir.DataType.INT64, [])
+        scale = None if optimizer.global_norm is None else add_input(graph, GRAD_SCALE, ir.DataType.FLOAT, [])
         settings = {"lr_scale": group.lr_scale, "weight_decay": group.weight_decay, "grad_scale": scale}
         updated, state = optimizer.apply(op, p, g, slots, t, lr, **settings)  # type: ignore[arg-type]
         publish(updated, f"{PARAMETER}{UPDATED}", graph)
@@ -78,7 +78,7 @@ def _kernel(optimizer: Optimizer, group: Group, dtype: ir.DataType, opset: int) 
             publish(value, f"{SLOT}{name}{UPDATED}", graph)
         return finish(model)
 
-    return in_lowest_opset(_empty(opset, f"update/{optimizer.name}"), build)
+    return in_lowest_opset(empty_model(opset, f"update/{optimizer.name}"), build)
 
 
 def _norm_kernel(optimizer: Optimizer, dtypes: Sequence[ir.DataType], opset: int) -> onnx.ModelProto:
@@ -86,14 +86,14 @@ def _norm_kernel(optimizer: Optimizer, dtypes: Sequence[ir.DataType], opset: int
         graph = model.graph
         op = Builder(graph, model.opset_imports[""])
         # As rows: onnxruntime adds up a long row one element after the other, which loses digits.
-        gradients = [_add_input(graph, f"{GRADIENT}:{i}", dtype, ["rows", "columns"]) for i, dtype in enumerate(dtypes)]
+        gradients = [add_input(graph, f"{GRADIENT}:{i}", dtype, ["rows", "columns"]) for i, dtype in enumerate(dtypes)]
         assert optimizer.global_norm is not None
         with op:
             coefficient = optimizer.global_norm.coefficient(op, gradients)
             publish(op.cast(coefficient, ir.DataType.FLOAT), COEFFICIENT, graph)
         return finish(model)
 
-    return in_lowest_opset(_empty(opset, "norm"), build)
+    return in_lowest_opset(empty_model(opset, "norm"), build)
 
 
 def optimizer_model(optimizer: Optimizer, types: Types, opset: int) -> onnx.ModelProto:
@@ -103,9 +103,7 @@ def optimizer_model(optimizer: Optimizer, types: Types, opset: int) -> onnx.Mode
     (first_order_moments, second_order_moments, then by the slot's own name). Outputs: a flag `[1]`, then the updated
     sequences. The plan for our own runtime is in the metadata.
     """
-    if not types:
-        raise OnwardError("an optimizer needs at least one trainable parameter; list some in requires_grad")
-    optimizer.check_groups(types)
+    require_parameters(optimizer, types)
 
     def build(model: ir.Model) -> onnx.ModelProto:
         op = Builder(model.graph, model.opset_imports[""])
@@ -115,7 +113,14 @@ def optimizer_model(optimizer: Optimizer, types: Types, opset: int) -> onnx.Mode
         model.metadata_props[METADATA_KEY] = plan.to_json()
         return finish(model)
 
-    return in_lowest_opset(_empty(opset, f"optimizer/{optimizer.name}"), build)
+    return in_lowest_opset(empty_model(opset, f"optimizer/{optimizer.name}"), build)
+
+
+def require_parameters(optimizer: Optimizer, types: Types) -> None:
+    """Refuse to update nothing, and groups of parameters that are not there."""
+    if not types:
+        raise OnwardError("an optimizer needs at least one trainable parameter; list some in requires_grad")
+    optimizer.check_groups(types)
 
 
 def _update_sequences(op: Builder, optimizer: Optimizer, types: Types) -> None:
@@ -132,8 +137,8 @@ def _update_sequences(op: Builder, optimizer: Optimizer, types: Types) -> None:
             "the trainable parameters are bfloat16, and ONNX has no sequences of that type, which an optimizer model "
             "takes: train them in float32 or float16, or with onward.training_step on a device that has the kernels"
         )
-    lr = _add_input(graph, LEARNING_RATE, ir.DataType.FLOAT, [1])
-    t = _add_input(graph, STEP, ir.DataType.INT64, [1])
+    lr = add_input(graph, LEARNING_RATE, ir.DataType.FLOAT, [1])
+    t = add_input(graph, STEP, ir.DataType.INT64, [1])
     params, gradients = (_add_sequence(graph, name, dtype) for name in ("params", "gradients"))
     slot_names = list(optimizer.slots)
     titles = [*_MOMENTS[: len(slot_names)], *slot_names[len(_MOMENTS) :]]
@@ -264,12 +269,12 @@ def empty_sequence(op: Builder, dtype: ir.DataType) -> ir.Value:
     return empty
 
 
-def _empty(opset: int, name: str) -> ir.Model:
+def empty_model(opset: int, name: str) -> ir.Model:
     graph = ir.Graph([], [], nodes=[], name=name, opset_imports={"": opset})
     return ir.Model(graph, ir_version=min(10, accepted_by_runtime()[1]), producer_name="onward")
 
 
-def _add_input(graph: ir.Graph, name: str, dtype: ir.DataType, dims: Sequence[int | str]) -> ir.Value:
+def add_input(graph: ir.Graph, name: str, dtype: ir.DataType, dims: Sequence[int | str]) -> ir.Value:
     value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(dims))
     graph.inputs.append(value)
     return value

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, TypeAlias
 import onnx
 
 from onward import losses, onnxblock, optim
+from onward.artifacts.manifest import describe_artifacts
 from onward.errors import InvalidModelError, OnwardError
 from onward.graph import provenance
 from onward.graph.naming import listed
@@ -29,6 +31,8 @@ from onward.runtime import checkpoint
 from onward.runtime.files import replacing_together
 from onward.runtime.ort_format import convert_to_ort_format
 from onward.runtime.state import State
+from onward.training.description import opset_of
+from onward.training.plain_update import plain_optimizer_model
 from onward.training.split import SplitModels, split
 
 __all__ = ["Artifacts", "LossType", "OptimType", "generate_artifacts"]
@@ -98,7 +102,7 @@ class Artifacts:
         trainable: the names of the trained parameters, in the order of the checkpoint.
         frozen: the names of the other parameters in the checkpoint.
         paths: the files, by what they are: "training_model", "eval_model", "optimizer_model", "checkpoint",
-            "nominal_checkpoint".
+            "nominal_checkpoint", "manifest".
     """
 
     training_model: onnx.ModelProto
@@ -127,6 +131,7 @@ def generate_artifacts(
     nominal_checkpoint: bool = False,
     loss_input_names: Sequence[str] | None = None,
     separate_shared: bool = False,
+    plain_tensors: bool = False,
 ) -> Artifacts:
     """Write training_model.onnx, eval_model.onnx, checkpoint and, with an optimizer, optimizer_model.onnx.
 
@@ -152,6 +157,8 @@ def generate_artifacts(
         loss_input_names: the values that the loss takes; by default all outputs of the model.
         separate_shared: give parameters that torch's exporter merged, because they were equal, tensors of their own
             again, under their own names; `onward.check` says whether it did.
+        plain_tensors: write an optimizer model over tensors instead of sequences, which JavaScript cannot feed, and
+            manifest.json, which says in plain JSON what the metadata of the models says. `onward.api` runs either.
 
     Returns:
         The models, the names of the parameters, and the paths of the files.
@@ -176,7 +183,7 @@ def generate_artifacts(
     with contextlib.nullcontext() if library is None else onnxblock.custom_op_library(library):
         with onnxblock.base(proto, path):
             training()
-        optimizer_model = _optimizer_model(optimizer_block, training)
+        optimizer_model = _optimizer_model(optimizer_block, training, plain_tensors)
     models = training.models
     trainable = _by_group(list(models.trainable), optimizer_block)
     protos = {"training_model": models.training, "eval_model": models.evaluation}
@@ -191,19 +198,36 @@ def generate_artifacts(
     paths["checkpoint"] = directory / f"{prefix}checkpoint"
     if nominal_checkpoint:
         paths["nominal_checkpoint"] = directory / f"{prefix}nominal_checkpoint"
+    if plain_tensors:
+        paths["manifest"] = directory / f"{prefix}manifest.json"
     for file in paths.values():
         if file.exists():
             logger.info("%s exists and is replaced", file)
     with replacing_together(directory) as drafts:
-        for what, made in protos.items():
-            draft = drafts / paths[what].name
-            save_model(made, draft, external_data_folder=None if path is None else Path(path).resolve().parent)
-            if ort_format:
-                convert_to_ort_format(draft, library)
-        checkpoint.save(state, drafts / paths["checkpoint"].name)
-        if nominal_checkpoint:
-            checkpoint.save(state, drafts / paths["nominal_checkpoint"].name, nominal=True)
+        source = None if path is None else Path(path).resolve().parent
+        _write(protos, state, {what: drafts / file.name for what, file in paths.items()}, source, library, ort_format)
     return Artifacts(models.training, models.evaluation, optimizer_model, trainable, list(models.frozen), paths)
+
+
+def _write(
+    protos: Mapping[str, onnx.ModelProto],
+    state: State,
+    files: Mapping[str, Path],
+    external_data_folder: Path | None,
+    library: Path | None,
+    ort_format: bool,
+) -> None:
+    """Write all files; the manifest, which describes the others, last."""
+    for what, made in protos.items():
+        save_model(made, files[what], external_data_folder=external_data_folder)
+        if ort_format:
+            convert_to_ort_format(files[what], library)
+    checkpoint.save(state, files["checkpoint"])
+    if "nominal_checkpoint" in files:
+        checkpoint.save(state, files["nominal_checkpoint"], nominal=True)
+    if "manifest" in files:
+        described = {what: file for what, file in files.items() if what != "manifest"}
+        files["manifest"].write_text(json.dumps(describe_artifacts(protos, state, described), indent=1), "utf-8")
 
 
 # What the caller gave ------------------------------------------------------------------------------------------------
@@ -370,22 +394,35 @@ class _Training(onnxblock.TrainingBlock):
         self._set(split(**self._arguments, opset=opset))
 
 
-def _optimizer_model(block: onnxblock.ForwardBlock | None, training: _Training) -> onnx.ModelProto | None:
+def _optimizer_model(
+    block: onnxblock.ForwardBlock | None, training: _Training, plain_tensors: bool
+) -> onnx.ModelProto | None:
     """The optimizer model in the opset of the others; where it needs a newer one, they move there."""
     if block is None:
         return None
     while True:
-        opset = _opset(training.models.training)
-        with onnxblock.empty_base(opset):
-            block(training.parameters())
-        model = block.to_model_proto()
-        if _opset(model) <= opset:
+        opset = opset_of(training.models.training)
+        model = _over_tensors(block, training, opset) if plain_tensors else _over_sequences(block, training, opset)
+        if opset_of(model) <= opset:
             return model
-        training.move_to(_opset(model))
+        training.move_to(opset_of(model))
 
 
-def _opset(model: onnx.ModelProto) -> int:
-    return next(imported.version for imported in model.opset_import if imported.domain in ("", "ai.onnx"))
+def _over_sequences(block: onnxblock.ForwardBlock, training: _Training, opset: int) -> onnx.ModelProto:
+    with onnxblock.empty_base(opset):
+        block(training.parameters())
+    return block.to_model_proto()
+
+
+def _over_tensors(block: onnxblock.ForwardBlock, training: _Training, opset: int) -> onnx.ModelProto:
+    if not isinstance(block, RecipeOptimizer):
+        raise OnwardError(
+            f"`plain_tensors` needs an optimizer of onward.optim or onnxblock.optim; {type(block).__name__} is a block "
+            "that writes its own model, so let it take tensors instead of sequences itself"
+        )
+    tensors = training.models.trainable
+    types = {name: (tensor.dtype, tuple(tensor.shape.numpy())) for name, tensor in tensors.items()}
+    return plain_optimizer_model(block.optimizer, types, opset)
 
 
 def _by_group(names: list[str], block: onnxblock.ForwardBlock | None) -> list[str]:
