@@ -14,6 +14,7 @@ import pexpect
 import pytest
 
 from onward import __version__
+from onward.cli import console
 from tests.cli.conftest import Command, classifier, flowers
 
 
@@ -102,6 +103,26 @@ def test_installed_command(tmp_path: Path) -> None:
     assert process("--version", cwd=tmp_path).stdout == f"onward {__version__}\n"
     done = process("train", cwd=tmp_path, code=2)
     assert done.stderr.startswith("usage: onward train")
+
+
+def test_help_is_whole(onward: Command) -> None:
+    """No sentence of the list is cut, and nothing is escaped for a terminal that does not unescape it."""
+    assert "..." not in onward("--help").out.partition("Commands:")[2]
+    assert "[x>=1]" in onward("train", "--help").out
+    assert "\\[" not in onward("train", "--help").out
+
+
+@pytest.mark.parametrize(("path", "expected"), [("/nowhere", ".venv/bin/onward"), (None, "onward")])
+def test_commands_to_type_next(
+    path: str | None, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As this one was called, where a shell would not find it: after `make demo` nothing is on the path."""
+    installed = tmp_path / "onward"
+    installed.write_text("")
+    installed.chmod(0o755)
+    monkeypatch.setenv("PATH", path or str(tmp_path))
+    monkeypatch.setattr(sys, "argv", [".venv/bin/onward", "demo"])
+    assert console.command("inspect", "my model.onnx") == f"{expected} inspect 'my model.onnx'"
 
 
 def test_without_the_extra(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
 
@@ -44,23 +44,46 @@ def _options(
     """Train any ONNX model on stock ONNX Runtime."""
 
 
-app.command("check")(checking.check)
-app.command("gradient")(building.gradient)
-app.command("artifacts")(building.artifacts)
-app.command("step")(building.step)
-app.command("train")(training.train)
-app.command("evaluate")(prediction.evaluate)
-app.command("predict")(prediction.predict)
-app.command("export")(inspecting.export)
-app.command("inspect")(inspecting.inspect)
-app.command("verify")(trying.verify)
-app.command("bench")(trying.bench)
-app.command("demo")(demonstration.demo)
+# In the order in which a newcomer wants them; a line of the list is 62 characters wide.
+for _function, _summary in (
+    (demonstration.demo, "Train a small network on handwritten digits, as an example."),
+    (checking.check, "Say whether models can be trained, and what stands in the way."),
+    (training.train, "Train a model on data; write it, a report and a recipe."),
+    (prediction.evaluate, "Print the loss and the metrics of a model on data."),
+    (prediction.predict, "Write what a model says about data."),
+    (inspecting.inspect, "Show what is in a model or checkpoint, or what changed."),
+    (inspecting.export, "Write the model of a training for inference."),
+    (trying.verify, "Compare gradients on your own file with differences."),
+    (trying.bench, "Time a training step, and measure its memory."),
+    (building.gradient, "Write a model that returns outputs and gradients."),
+    (building.step, "Write a training step as one model, for any language."),
+    (building.artifacts, "Write the files of onnxruntime-training."),
+):
+    app.command(_function.__name__, short_help=_summary)(_function)
+
+
+class _Formatter(click.HelpFormatter):
+    """Without the backslashes that typer puts before brackets for rich, which does not write these pages."""
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], *others: Any, **named: Any) -> None:
+        super().write_dl([(term, text.replace("\\[", "[")) for term, text in rows], *others, **named)
+
+
+class _Context(click.Context):
+    formatter_class = _Formatter
+
+
+def _command() -> click.Command:
+    command = typer.main.get_command(app)
+    assert isinstance(command, click.Group)
+    for each in (command, *command.commands.values()):
+        each.context_class = _Context
+    return command
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command; errors that users can do something about are one line."""
-    command = typer.main.get_command(app)
+    command = _command()
     if _COMPLETION in os.environ:  # a shell asks what may come next
         return int(command.main(prog_name="onward", standalone_mode=False) or 0)
     try:

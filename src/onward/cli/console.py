@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
+import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -37,6 +40,13 @@ def say(text: str = "") -> None:
     """A line on how it is going."""
     if not _quiet:
         print(text, flush=True)
+
+
+def command(*words: object) -> str:
+    """A command to type next: called as this one was where a shell would not find it, as in `.venv/bin/onward demo`."""
+    called = Path(sys.argv[0])
+    name = str(called) if called.stem == "onward" and not shutil.which("onward") else "onward"
+    return shlex.join([name, *map(str, words)])
 
 
 def note(text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -169,9 +170,9 @@ def _sizes(made: Preparation, trainer: Trainer) -> str:
 
 def _continuation(trainer: Trainer, made: Preparation, out: Path) -> str:
     if not checkpoints_in(out / session.CHECKPOINTS):
-        return f"\nstopped before the first step; begin again with: onward train --resume {out}"
+        return f"\nstopped before the first step; begin again with: {console.command('train', '--resume', out)}"
     done = f"epoch {trainer.epochs + 1} of {made.recipe.training.epochs}, step {trainer.steps}"
-    return f"\nstopped in {done}, nothing is lost; go on with: onward train --resume {out}"
+    return f"\nstopped in {done}, nothing is lost; go on with: {console.command('train', '--resume', out)}"
 
 
 def _conclude(
@@ -186,11 +187,25 @@ def _conclude(
         console.say()
         console.table("validation", head, rows, right=names)
     console.say(f"{trainer.steps} steps in {seconds:.1f} s; wrote {', '.join(str(path) for path in written.values())}")
-    model, data = written["model"], made.recipe.data.path
+    if "report" in written:
+        console.say(f"what happened is shown in {written['report']}; open it in a browser")
     console.say("try next:")
-    console.say(f"  onward predict {model} --data {data} -o predictions.csv")
-    console.say(f"  onward inspect {made.recipe.model.path} {model}")
-    console.say(f"  onward train --recipe {written['recipe']} --epochs {made.recipe.training.epochs * 2} --out again")
+    for words in _next_commands(made, written):
+        console.say(f"  {console.command(*words)}")
+
+
+def _next_commands(made: Preparation, written: dict[str, Path]) -> list[list[object]]:
+    model, found = written["model"], made.recipe
+    return [
+        ["predict", model, "--data", found.data.path, "-o", "predictions.csv"],
+        ["inspect", found.model.path, model],
+        ["train", "--recipe", written["recipe"], "--epochs", found.training.epochs * 2, "--out", _unused("again")],
+    ]
+
+
+def _unused(name: str) -> str:
+    """A folder that is not there yet, called so or with a number behind it."""
+    return next(each for each in chain([name], (f"{name}-{number}" for number in count(2))) if not Path(each).exists())
 
 
 def _result(trainer: Trainer, made: Preparation, before: Any, after: Any, written: dict[str, Path]) -> dict[str, Any]:
