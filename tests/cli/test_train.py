@@ -179,3 +179,90 @@ def test_missing_values(onward: Command, tmp_path: Path) -> None:
     assert "column 'a' has 1 missing values, the first in row 2; --missing drop" in done.err
     notes = onward("train", model, "--data", data, *QUICK, "--missing", "drop", "--json").json["notes"]
     assert "1 of 120 rows have missing values, and are left out" in notes
+
+
+def test_the_report_names_classes_and_columns(onward: Command, tmp_path: Path) -> None:
+    model, data = classifier(tmp_path / "m.onnx"), flowers(tmp_path / "flowers.csv")
+    onward("train", model, "--data", data, *QUICK)
+    page = Path("out/report.html").read_text()
+    assert page.count("virginica") > 10  # the matrix and the examples, not only the recipe
+    assert "a 0." in page or "a -0." in page
+
+
+def test_low_rank_pairs(onward: Command, tmp_path: Path) -> None:
+    """They and a new last layer are trained, and are in the model that is written; an adapter holds pairs only."""
+    model, data = classifier(tmp_path / "m.onnx", classes=5), flowers(tmp_path / "flowers.csv")
+    words = ("train", model, "--data", data, "--lora", 2, "--lr", "0.05", "--epochs", 15, "--json")
+    done = onward(*words, "--new-head", "auto").json
+    assert done["validation"]["accuracy"] > 0.8
+    before, after = weights(model), weights(Path("out/trained.onnx"))
+    assert np.linalg.matrix_rank(after["w1"] - before["w1"], tol=1e-5) == 2
+    assert after["head.weight"].shape == (16, 3)
+    measured = onward("evaluate", "out/trained.onnx", "--data", data, "--json").json
+    assert measured["accuracy"] > 0.8
+    assert "holds low-rank pairs only" in onward("export", "out", "-o", "a.onnx_adapter", code=2).err
+    onward(*words, "--lora-layers", "w1", "--out", "pairs")
+    onward("export", "pairs", "-o", "a.onnx_adapter")
+    assert Path("a.base.onnx").is_file()
+    assert "train with --lora" in _adapter_of_a_plain_training(onward, model, data)
+
+
+def _adapter_of_a_plain_training(onward: Command, model: Path, data: Path) -> str:
+    onward("train", model, "--data", data, *QUICK, "--out", "plain")
+    return onward("export", "plain", "-o", "b.onnx_adapter", code=2).err
+
+
+def _pictures(
+    folder: Path, names: tuple[str, ...] = ("hell", "schwärzlich"), count: int = 8, mode: str = "RGB"
+) -> None:
+    """Bright and dark pictures."""
+    random = np.random.default_rng(0)
+    for name, level in zip(names, (200, 50, 120), strict=False):
+        (folder / name).mkdir(parents=True)
+        for index in range(count):
+            pixels = np.clip(random.normal(level, 10, (20, 24, 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{index}.png")
+
+
+def _brightness(path: Path, classes: int = 2) -> Path:
+    body = "p = GlobalAveragePool(x) f = Flatten(p) s = MatMul(f, w) y = Add(s, b)"
+    inputs, outputs = "float[N, 3, 16, 16] x", f"float[N, {classes}] y"
+    return network(path, inputs, outputs, body, w=(3, classes), b=(classes,))
+
+
+def test_broken_pictures(onward: Command, tmp_path: Path) -> None:
+    model = _brightness(tmp_path / "m.onnx")
+    _pictures(tmp_path / "pictures")
+    whole = (tmp_path / "pictures" / "hell" / "0.png").read_bytes()
+    (tmp_path / "pictures" / "hell" / "cut.png").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "pictures" / "hell" / "text.jpg").write_text("no picture")
+    error = onward("train", model, "--data", "pictures", *QUICK, code=2).err
+    assert "cut.png' cannot be read: " in error
+    assert "--broken skip leaves such files out" in error
+    done = onward("train", model, "--data", "pictures", *QUICK, "--broken", "skip", "--json").json
+    assert "left out, since they cannot be read: 'hell/cut.png', 'hell/text.jpg'" in done["notes"]
+    assert done["classes"] == ["hell", "schwärzlich"]
+    assert onward("predict", "out/trained.onnx", "--data", "pictures", "--json").json["rows"] == 16
+
+
+def test_pictures_of_16_bits_are_not_cut_off(onward: Command, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    for name, level in (("bright", 50000), ("dark", 20000)):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        for index in range(8):
+            pixels = np.clip(random.normal(level, 500, (20, 24)), 0, 65535).astype(np.uint16)
+            Image.fromarray(pixels).save(tmp_path / "pictures" / name / f"{index}.png")
+    words = ("--data", "pictures", "--lr", "0.3", "--epochs", 30, "--json")
+    assert onward("train", _brightness(tmp_path / "m.onnx"), *words).json["validation"]["accuracy"] == 1.0
+
+
+def test_parts_of_a_folder(onward: Command, tmp_path: Path) -> None:
+    """The second part validates; a class that the first has not is an error that names it."""
+    model = _brightness(tmp_path / "m.onnx")
+    _pictures(tmp_path / "pictures" / "train")
+    _pictures(tmp_path / "pictures" / "val", count=3)
+    done = onward("train", model, "--data", "pictures", *QUICK, "--json").json
+    assert "the folder has a part 'val', which is used for validation (--validation names another)" in done["notes"]
+    (tmp_path / "pictures" / "val" / "hell").rename(tmp_path / "pictures" / "val" / "Hell")
+    error = onward("train", model, "--data", "pictures", *QUICK, "--overwrite", code=2).err
+    assert "has 'Hell', which is none of the classes hell, schwärzlich; is 'hell' meant?" in error

@@ -436,6 +436,22 @@ class TestExternalData:
         np.testing.assert_allclose(run(str(other / "merged.onnx"), WIDE.feeds())[0], reference, rtol=1e-4, atol=1e-4)
 
 
+def test_what_else_was_trained_is_merged_too(data, tmp_path: Path) -> None:
+    """A bias, a layer without a pair, and the weight of a pair itself; an adapter has no place for them."""
+    x, y = data
+    adapted = onward.lora(NET.model(), "encoder.*", rank=2)
+    others = ["encoder.fc1.bias", "encoder.fc2.weight", "head.weight"]
+    trainer = onward.Trainer(adapted.model, "mse", learning_rate=0.05, trainable=[*adapted.parameters, *others])
+    trainer.fit(x, y, epochs=3)
+    trainer.save(tmp_path / "checkpoint")
+    trainer.export(tmp_path / "pairs.onnx")
+    for source in (trainer, trainer.snapshot(), tmp_path / "checkpoint", tmp_path / "pairs.onnx"):
+        merged = adapted.merge(source)
+        np.testing.assert_allclose(run(merged, {"x": x})[0], trainer.predict(x), rtol=1e-4, atol=1e-5)
+    with pytest.raises(onward.OnwardError, match=re.escape("but 'encoder.fc1.bias', 'encoder.fc2.weight'")):
+        adapted.save_adapter(trainer, tmp_path / "a.onnx_adapter")
+
+
 def test_layers_in_functions() -> None:
     model = onnx.parser.parse_model("""
         <ir_version: 8, opset_import: ["": 17, "own": 1]>

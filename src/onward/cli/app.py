@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
 
@@ -15,6 +15,7 @@ import typer
 from onward import __version__
 from onward.cli import console, status
 from onward.cli.commands import building, checking, demonstration, inspecting, prediction, training, trying
+from onward.cli.help import Grouped
 from onward.errors import OnwardError, OnwardWarning
 
 _COMPLETION = "_ONWARD_COMPLETE"
@@ -59,31 +60,12 @@ for _function, _summary in (
     (building.step, "Write a training step as one model, for any language."),
     (building.artifacts, "Write the files of onnxruntime-training."),
 ):
-    app.command(_function.__name__, short_help=_summary)(_function)
-
-
-class _Formatter(click.HelpFormatter):
-    """Without the backslashes that typer puts before brackets for rich, which does not write these pages."""
-
-    def write_dl(self, rows: Iterable[tuple[str, str]], *others: Any, **named: Any) -> None:
-        super().write_dl([(term, text.replace("\\[", "[")) for term, text in rows], *others, **named)
-
-
-class _Context(click.Context):
-    formatter_class = _Formatter
-
-
-def _command() -> click.Command:
-    command = typer.main.get_command(app)
-    assert isinstance(command, click.Group)
-    for each in (command, *command.commands.values()):
-        each.context_class = _Context
-    return command
+    app.command(_function.__name__, cls=Grouped, short_help=_summary)(_function)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command; errors that users can do something about are one line."""
-    command = _command()
+    command = typer.main.get_command(app)
     if _COMPLETION in os.environ:  # a shell asks what may come next
         return int(command.main(prog_name="onward", standalone_mode=False) or 0)
     try:

@@ -15,6 +15,7 @@ from onward.runtime import checkpoint as state_files
 from onward.runtime.export import export_for_inference
 from onward.runtime.session import open_session
 
+ADAPTER = ".onnx_adapter"
 _EVALUATION, _CHECKPOINT = "eval_model.onnx", "checkpoint"
 
 
@@ -38,12 +39,19 @@ def _of_training(source: Path, out: Path, checkpoint: Path | None) -> str:
         if not found:
             raise OnwardError(f"{str(source)!r} has no checkpoint yet")
         checkpoint = found[max(found)]
-    model = recipe.model
-    view = ModelView(Path(model.path), classes=model.new_head, layer=model.layer, seed=recipe.training.seed)
-    trainer = session.make_trainer(view.source, resolved(recipe), recipe.training)
+    view = ModelView(Path(recipe.model.path), recipe.model, seed=recipe.training.seed)
+    trainer = session.make_trainer(view, resolved(recipe), recipe.training)
     trainer.load(existing(checkpoint, "checkpoint"))
-    session.export(trainer, out, recipe)
-    return f"{checkpoint}, step {trainer.steps}"
+    said = f"{checkpoint}, step {trainer.steps}"
+    if out.suffix != ADAPTER:
+        session.export(trainer, view, out, recipe)
+        return said
+    if view.adapted is None:
+        raise OnwardError(f"{str(source)!r} has no low-rank pairs, which {ADAPTER} files are for: train with --lora")
+    base = out.with_suffix(".base.onnx")
+    view.adapted.save_adapter(trainer, out)
+    view.adapted.save_base(base)
+    return f"{said}; onnxruntime loads it beside {base}"
 
 
 def _of_artifacts(source: Path, out: Path, checkpoint: Path | None) -> str:

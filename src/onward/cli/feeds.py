@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,11 +19,8 @@ _SIDE, _LENGTH = 32, 16  # of pictures, and of all other axes whose size is not 
 _TOKENS = 8  # random whole numbers are below this: almost every vocabulary has so many
 
 
-def first_rows(model: Path, data: Path, rows: int, inputs: Mapping[str, str]) -> dict[str, Array]:
-    """What the inputs get of the first rows of data."""
-    recipe = Recipe()
-    recipe.model.path, recipe.data.path, recipe.data.inputs = str(model), str(data), dict(inputs)
-    recipe.data.validation = 0.0
+def first_rows(recipe: Recipe, rows: int) -> dict[str, Array]:
+    """What the inputs get of the first rows of the data of a recipe."""
     made = prepare(recipe, labelled=False)
     given = made.part(made.table.take(np.arange(min(rows, made.table.rows))))[0]
     return {field.name: field.fit(np.asarray(given[field.name])) for field in made.view.inputs}

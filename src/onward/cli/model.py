@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from onward.autodiff.registry import custom_operators
 from onward.cli.files import existing
+from onward.cli.recipe import Model as Change
 from onward.errors import OnwardError
 from onward.graph.naming import quoted
 from onward.graph.prepare import load, prepare
@@ -21,30 +22,37 @@ from onward.graph.shapes import dims, is_floating, is_placeholder
 from onward.head import new_head
 from onward.head.ending import Head, read_classes, read_numbers
 from onward.head.logistic import name_logistic
+from onward.low_rank import Lora, lora
 from onward.trainer.field import Field
 
 CLASSES = "onward.classes"  # metadata: a JSON list of the names of classes
 
 
 class ModelView:
-    """A model file, with another last layer if wanted.
+    """A model file, with another last layer and low-rank pairs if wanted.
 
     Attributes:
         source: what a Trainer takes: the path, or the changed model.
         inputs: what the model is fed.
         outputs: what it returns, as far as these are tensors of known type.
         fresh: the parameters of the new last layer.
+        adapted: the low-rank pairs that are trained instead of the weights.
     """
 
-    def __init__(self, path: Path, *, classes: int | None = None, layer: str | None = None, seed: int = 0) -> None:
+    def __init__(self, path: Path, change: Change | None = None, *, seed: int = 0) -> None:
         existing(path, "model file")
         if path.is_dir():
             raise OnwardError(f"{str(path)!r} is a folder; give the .onnx file in it")
         self.path = path
         self.source: Path | onnx.ModelProto = path
         self.fresh: list[str] = []
-        if classes is not None:
-            self.source, self.fresh = new_head(path, classes, layer=layer, seed=seed)
+        self.adapted: Lora | None = None
+        change = change or Change()
+        if isinstance(change.new_head, int):
+            self.source, self.fresh = new_head(path, change.new_head, layer=change.layer, seed=seed)
+        if change.lora is not None:
+            self.adapted = _adapted(self.source, change, self.fresh, seed)
+            self.source = self.adapted.model
         self.prepared = prepare(self.source, keep=custom_operators())
         name_logistic(self.prepared)
         graph = self.prepared.graph
@@ -59,6 +67,12 @@ class ModelView:
                 return field
         names = [field.name for field in self.inputs]
         raise OnwardError(f"the model has no input {name!r}; it has {quoted(names)}{near(name, names)}")
+
+    def trained(self, patterns: list[str] | None) -> list[str] | None:
+        """What a Trainer trains: what was asked for; with low-rank pairs, these and a new last layer as well."""
+        if self.adapted is None:
+            return patterns
+        return list(dict.fromkeys([*self.adapted.parameters, *self.fresh, *(patterns or [])]))
 
     @property
     def floating_outputs(self) -> list[str]:
@@ -103,6 +117,15 @@ class ModelView:
         except OnwardError:
             return None
         return None if labels is None else list(labels)
+
+
+def _adapted(source: Path | onnx.ModelProto, change: Change, fresh: Sequence[str], seed: int) -> Lora:
+    """Pairs beside the layers that were named, or beside all but a new last one, which is trained itself."""
+    patterns = change.lora_layers or ["*"]
+    if change.lora_layers is None and fresh:
+        patterns = [pair.weight for pair in lora(source, "*").pairs if pair.weight not in fresh]
+    assert change.lora is not None
+    return lora(source, patterns, rank=change.lora, alpha=change.lora_alpha, seed=seed)
 
 
 def _field(value: ir.Value) -> Field:

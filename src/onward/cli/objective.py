@@ -106,6 +106,13 @@ class Objective:
         return array
 
 
+def takes_numbers(loss: str | None, columns: Sequence[Column]) -> bool:
+    """Whether labels are learned as numbers, and not as classes: as the loss says, or as they look."""
+    if loss is not None:
+        return loss not in (*_OF_CLASSES, *_OF_YES_OR_NO, PROBABILITY_LOSS)
+    return len(columns) > 1 or (columns[0].kind is Kind.NUMBER and not columns[0].is_integer)
+
+
 def beside(columns: Sequence[Column]) -> Array:
     """Columns of labels as one array."""
     if len(columns) == 1:

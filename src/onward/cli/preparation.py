@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from onward.cli.data import missing, sequence
+from onward.cli import named
+from onward.cli.data import broken, missing, sequence
 from onward.cli.data.assignment import Assigned, assign, usual_label
 from onward.cli.data.feeding import Feed, arrays, check_given, feeds_of, is_picture
 from onward.cli.data.reading import read
@@ -17,11 +18,12 @@ from onward.cli.data.specification import parse
 from onward.cli.data.table import Column, Kind, Table
 from onward.cli.labels import Classes
 from onward.cli.model import ModelView
-from onward.cli.objective import Objective, decide
+from onward.cli.objective import Objective, decide, takes_numbers
 from onward.cli.recipe import Recipe
 from onward.errors import OnwardError
 
 Array = np.ndarray[Any, Any]
+AUTO = "auto"
 _SHARE = 0.2  # of the rows, which is kept for validation
 Part = tuple[dict[str, Any], Array | None]  # what the inputs are fed, and the targets
 
@@ -97,9 +99,7 @@ def prepare(recipe: Recipe, *, labelled: bool = True) -> Preparation:
         recipe: what is known so far; what is decided is written into it.
         labelled: whether labels are needed: not to predict.
     """
-    view = ModelView(
-        Path(recipe.model.path), classes=recipe.model.new_head, layer=recipe.model.layer, seed=recipe.training.seed
-    )
+    view = _view(recipe)
     table = read(Path(recipe.data.path))
     notes = list(table.notes)
     others = table.validation
@@ -118,15 +118,35 @@ def prepare(recipe: Recipe, *, labelled: bool = True) -> Preparation:
     recipe.data.label = labels
     feeds = feeds_of(view.inputs, assigned)
     check_given(table, feeds)
-    _decide_on_files(recipe, table, feeds, notes)
     used = [*(name for spec in assigned.values() for name in spec.columns), *labels]
+    table = broken.without(table, used, recipe.data.broken, notes)
+    others = None if others is None else broken.without(others, used, recipe.data.broken, notes)
+    _decide_on_files(recipe, table, feeds, notes)
     table = missing.without(table, used, recipe.data.missing, notes)
     others = None if others is None else missing.without(others, used, recipe.data.missing, notes)
+    if recipe.model.new_head == AUTO:
+        recipe.model.new_head = _outputs_for(recipe, table, labels)
+        view = _view(recipe)
     made = Preparation(recipe, view, table, others, feeds, labels, notes=notes)
     if labelled:
         _decide_on_loss(made)
     _decide_on_batches(made)
     return made
+
+
+def _view(recipe: Recipe) -> ModelView:
+    return ModelView(Path(recipe.model.path), recipe.model, seed=recipe.training.seed)
+
+
+def _outputs_for(recipe: Recipe, table: Table, labels: Sequence[str]) -> int:
+    """How many outputs the label needs: one for each class, or for each number."""
+    if not labels:
+        raise OnwardError("--new-head auto needs labels, but the data has no column that looks like them: --label NAME")
+    columns = [table.column(name) for name in labels]
+    loss = named.parse(recipe.training.loss)[0] if recipe.training.loss is not None else None
+    if takes_numbers(loss, columns):
+        return len(columns)
+    return len(Classes.of(columns[0], None, recipe.data.classes, None, []).names)
 
 
 def _sequences(

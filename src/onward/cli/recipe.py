@@ -20,18 +20,22 @@ from onward.errors import OnwardError
 from onward.runtime.files import write_bytes
 
 NAME = "recipe.toml"
+_CARRIED = ("label", "classes", "missing", "broken", "inputs")
 Class = str | int
 T = TypeVar("T")
 
 
 @dataclass
 class Model:
-    """The file that is trained, and the last layer that replaces its own."""
+    """The file that is trained, the last layer that replaces its own, and low-rank pairs beside its weights."""
 
     path: str = ""
     sha256: str = ""
-    new_head: int | None = None
+    new_head: int | str | None = None  # "auto" until the classes are known
     layer: str | None = None
+    lora: int | None = None
+    lora_layers: list[str] | None = None
+    lora_alpha: float | None = None
 
 
 @dataclass
@@ -43,6 +47,7 @@ class Data:
     label: list[str] = field(default_factory=list)
     classes: list[Class] | None = None
     missing: str = "error"
+    broken: str = "error"
     window: int | None = None
     validation: str | float | None = None
     validation_sha256: str = ""
@@ -128,7 +133,7 @@ class Recipe:
         """What a trained model says about itself: how data becomes what it takes, and what it was trained for."""
         content = {part.name: dataclasses.asdict(getattr(self, part.name)) for part in dataclasses.fields(self)}
         del content["model"]
-        content["data"] = {key: content["data"][key] for key in ("label", "classes", "missing", "inputs")}
+        content["data"] = {key: content["data"][key] for key in _CARRIED}
         kept = ("loss", "outputs", "class_axis", "ignore_label", "metrics")
         content["training"] = {key: content["training"][key] for key in kept}
         return json.dumps(content, allow_nan=False)

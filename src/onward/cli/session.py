@@ -8,13 +8,12 @@ from typing import Any
 
 from onward import optim
 from onward.cli import named
-from onward.cli.model import CLASSES
+from onward.cli.model import CLASSES, ModelView
 from onward.cli.objective import Objective
 from onward.cli.preparation import Part, Preparation
 from onward.cli.rate import search
 from onward.cli.recipe import Recipe, Training
 from onward.errors import OnwardError
-from onward.graph.prepare import ModelLike
 from onward.runtime import wire
 from onward.runtime.files import write_bytes
 from onward.trainer.trainer import Trainer
@@ -26,18 +25,18 @@ RECIPE = "onward.recipe"  # metadata: how data becomes what the inputs take
 def trainer_of(made: Preparation) -> Trainer:
     """The trainer of a recipe; its learning rate is set if it is known."""
     assert made.objective is not None
-    return make_trainer(made.view.source, made.objective, made.recipe.training)
+    return make_trainer(made.view, made.objective, made.recipe.training)
 
 
-def make_trainer(model: ModelLike, objective: Objective, wanted: Training) -> Trainer:
+def make_trainer(view: ModelView, objective: Objective, wanted: Training) -> Trainer:
     name, options = named.parse(wanted.optimizer)
     trainer = Trainer(
-        model,
+        view.source,
         objective.loss(),
         optim.get(name, **options),
         schedule=_schedule(wanted.schedule),
         metrics=objective.metrics(wanted.metrics),
-        trainable=wanted.train,
+        trainable=view.trained(wanted.train),
         frozen=wanted.freeze,
         loss_inputs=objective.outputs,
         clip=wanted.clip,
@@ -76,9 +75,12 @@ def _rows(part: Part) -> int:
     return max(x.shape[0] for x in part[0].values() if len(x.shape))
 
 
-def export(trainer: Trainer, path: Path, recipe: Recipe) -> None:
-    """Write the trained model; it says what its classes are, and what its inputs take."""
-    trainer.export(path)
+def export(trainer: Trainer, view: ModelView, path: Path, recipe: Recipe) -> None:
+    """Write the trained model, with its pairs merged; it says what its classes are, and what its inputs take."""
+    if view.adapted is None:
+        trainer.export(path)
+    else:
+        view.adapted.save_merged(trainer, path)
     model = wire.parse(path.read_bytes())
     model.metadata[RECIPE] = recipe.carried()
     if recipe.data.classes is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,7 @@ class Lines(Callback):
 
 def _write(trainer: Trainer, made: Preparation, out: Path) -> dict[str, Path]:
     paths = {name: out / file for name, file in (("model", session.TRAINED), ("history", session.HISTORY))}
-    session.export(trainer, paths["model"], made.recipe)
+    session.export(trainer, made.view, paths["model"], made.recipe)
     trainer.history.to_csv(paths["history"])
     paths["recipe"] = out / recipe.NAME
     try:
@@ -97,6 +98,8 @@ def _write(trainer: Trainer, made: Preparation, out: Path) -> dict[str, Path]:
             out / session.REPORT,
             title=f"{Path(made.recipe.model.path).name} trained on {Path(made.recipe.data.path).name}",
             recipe=made.recipe.dumps(out),
+            classes=made.recipe.data.classes or (),
+            features=_features(made),
         )
     except OnwardError as error:
         console.note(f"there is no report: {error}")
@@ -104,6 +107,11 @@ def _write(trainer: Trainer, made: Preparation, out: Path) -> dict[str, Path]:
     if newest:
         paths["checkpoint"] = newest[max(newest)]
     return paths
+
+
+def _features(made: Preparation) -> Sequence[str]:
+    """The columns of the input that takes most of them."""
+    return max((feed.spec.columns for feed in made.feeds), key=len, default=())
 
 
 # What is shown --------------------------------------------------------------------------------------------------------

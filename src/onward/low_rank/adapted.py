@@ -15,14 +15,16 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
+from onward.errors import OnwardError
 from onward.graph.finish import LARGEST_PROTO
+from onward.graph.naming import quoted
 from onward.graph.nodes import all_values
 from onward.graph.parameters import train_alone
 from onward.graph.proto import to_proto
 from onward.low_rank.branch import Branches
 from onward.low_rank.layer import Layer, layers_of
-from onward.low_rank.merging import merge_pair
-from onward.low_rank.trained import read_pairs
+from onward.low_rank.merging import merge_pair, moved_weights, with_weights
+from onward.low_rank.trained import read_others, read_pairs
 from onward.runtime.adapter import write_adapter
 from onward.runtime.files import replacing_together, write_bytes
 
@@ -128,7 +130,7 @@ class Lora:
         return arrays
 
     def merge(self, trained: Any) -> onnx.ModelProto:
-        """The graph as it was given, with weights that hold what the pairs have learned.
+        """The graph as it was given, with weights that hold what the pairs have learned, and all else that was trained.
 
         Args:
             trained: where the pairs come from; see `weights`.
@@ -141,13 +143,18 @@ class Lora:
 
     def _merged(self, trained: Any) -> ir.Model:
         arrays = self.weights(trained)
-        model = self._original.clone()
+        original = with_weights(self._original, self._others(trained))
+        before, model = layers_of(original.graph), original.clone()
         layers = layers_of(model.graph)
         for pair in self.pairs:
             members = [layers[place] for place in pair.places]
-            before = self._layers[pair]
-            merge_pair(model, members, before, arrays[pair.a], arrays[pair.b], self.settings.scaling)
+            first = before[pair.places[0]]
+            merge_pair(model, members, first, arrays[pair.a], arrays[pair.b], self.settings.scaling)
         return model
+
+    def _others(self, trained: Any) -> dict[str, np.ndarray]:
+        """What has been trained besides the pairs, such as biases or a new last layer, and running statistics."""
+        return {} if trained is None else read_others(trained, set(self.parameters))
 
     # For onnxruntime's adapters ---------------------------------------------------------------------------------------
 
@@ -167,9 +174,15 @@ class Lora:
 
         Args:
             trained: where the pairs come from; see `weights`.
-            path: the file.
+            path: the file. It holds the pairs only: what else was trained is an error.
         """
         arrays = self.weights(trained)
+        moved = moved_weights(self._original, self._others(trained))
+        if moved:
+            raise OnwardError(
+                f"an adapter holds low-rank pairs only, but {quoted(moved)} has changed too; write the whole model "
+                "with `save_merged`, or train the pairs alone"
+            )
         for pair in self.pairs:
             arrays[pair.b] = (arrays[pair.b] * self.settings.scaling).astype(arrays[pair.b].dtype)
         write_adapter(path, arrays)

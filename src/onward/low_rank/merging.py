@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -12,6 +13,43 @@ from onward.graph.naming import free_name
 from onward.graph.nodes import all_values
 from onward.low_rank.layer import Layer
 from onward.low_rank.weight import is_moving
+
+
+def with_weights(model: ir.Model, arrays: Mapping[str, np.ndarray]) -> ir.Model:
+    """The model with these numbers in weights of these names: itself, if it has them already."""
+    moved = set(moved_weights(model, arrays))
+    if not moved:
+        return model
+    copy = model.clone()
+    for value in list(all_values(copy.graph)):
+        if value.name in moved and _tensor_of(value) is not None:
+            _store(value, functools.partial(arrays.__getitem__, value.name))
+    return copy
+
+
+def moved_weights(model: ir.Model, arrays: Mapping[str, np.ndarray]) -> list[str]:
+    """The names of weights that have other numbers in `arrays`."""
+    return [name for name, tensor in _stored(model).items() if name in arrays and _differ(tensor, arrays[name])]
+
+
+def _stored(model: ir.Model) -> dict[str, ir.TensorProtocol]:
+    found = ((value.name or "", _tensor_of(value)) for value in all_values(model.graph))
+    return {name: tensor for name, tensor in found if tensor is not None}
+
+
+def _tensor_of(value: ir.Value) -> ir.TensorProtocol | None:
+    """What an initializer or a Constant node holds."""
+    producer = value.producer()
+    if producer is None:
+        return value.const_value
+    known = producer.attributes.get("value") if producer.op_type == "Constant" and producer.domain == "" else None
+    return None if known is None else known.as_tensor()
+
+
+def _differ(tensor: ir.TensorProtocol, array: np.ndarray) -> bool:
+    if tuple(tensor.shape.numpy()) != array.shape or array.dtype.kind in "iubcSUO":
+        return False
+    return not np.array_equal(tensor.numpy().astype(array.dtype), array, equal_nan=True)
 
 
 def merge_pair(

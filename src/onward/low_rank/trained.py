@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,11 @@ _KINDS = (
     "a Trainer, a dict of arrays, a checkpoint, a model with the pairs in it (what `Trainer.export` writes), or an "
     ".onnx_adapter"
 )
+
+
+def read_others(source: Any, names: Collection[str]) -> dict[str, np.ndarray]:
+    """What else has been trained, or has been kept as it was: all tensors but those of these names."""
+    return {name: np.asarray(array) for name, array in _tensors(source)[0].items() if name not in names}
 
 
 def read_pairs(source: Any, names: Mapping[str, tuple[int, ...]]) -> tuple[dict[str, np.ndarray], bool]:

@@ -16,7 +16,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from onward.testing.recurrent import GRU, LSTM, RNN
-from onward.testing.reference import ConvTranspose, GatherElements, GlobalLpPool, GlobalMaxPool, Loop, Pad
+from onward.testing.reference import ConvTranspose, GatherElements, GlobalLpPool, GlobalMaxPool, Loop, MaxPool, Pad
 
 Array = np.ndarray[Any, Any]
 
@@ -34,6 +34,7 @@ def evaluator(model: onnx.ModelProto) -> ReferenceEvaluator:
         GRU,
         Loop,
         LSTM,
+        MaxPool,
         Pad,
         RNN,
     ]

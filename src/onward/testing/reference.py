@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops import op_loop
+from onnx.reference.ops.op_max_pool import MaxPool as EvaluatorsMaxPool
 
 Array = np.ndarray[Any, Any]
 
@@ -86,6 +87,24 @@ class Pad(OpRun):
         filling = value if constant_value is None else np.reshape(constant_value, ())
         options: Any = {"constant_values": filling} if mode == "constant" else {}
         return (np.pad(x[tuple(kept)], np.maximum(widths, 0), mode=mode, **options),)  # type: ignore[call-overload]
+
+
+class MaxPool(EvaluatorsMaxPool):
+    """onnxruntime rounds towards zero: a window that is too large by less than a stride reads what there is."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, **attributes: Any) -> Any:  # type: ignore[override]
+        kernel = attributes["kernel_shape"]
+        strides, dilations = (attributes.get(name) or [1] * len(kernel) for name in ("strides", "dilations"))
+        pads = np.reshape(attributes.get("pads") or [0] * 2 * len(kernel), (2, -1)).sum(axis=0)
+        widths = [(0, 0), (0, 0)]
+        for size, k, stride, dilation, pad in zip(x.shape[2:], kernel, strides, dilations, pads, strict=True):
+            lacking = dilation * (k - 1) + 1 - size - pad
+            widths.append((0, int(lacking) if 0 < lacking < stride else 0))
+        if attributes.get("auto_pad") in (None, "", "NOTSET", "VALID") and not attributes.get("ceil_mode"):
+            x = np.pad(x, widths, constant_values=-np.inf)
+        return super()._run(x, **attributes)  # type: ignore[no-untyped-call]
 
 
 class GlobalMaxPool(OpRun):

@@ -106,7 +106,15 @@ def _show_changes(first: Any, second: Any, found: list[dict[str, Any]], everythi
 
 def export(
     source: Annotated[Path, typer.Argument(metavar="DIR", help="What `onward train` or `onward artifacts` wrote.")],
-    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="The .onnx file to write.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "-o",
+            "--out",
+            metavar="FILE",
+            help="The .onnx file to write; after --lora, also an .onnx_adapter.",
+        ),
+    ],
     checkpoint: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Another checkpoint than the newest of the folder.")
     ] = None,

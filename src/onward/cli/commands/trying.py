@@ -7,17 +7,18 @@ from typing import Annotated, Any
 
 import typer
 
-from onward.cli import console, options, status
+from onward.cli import console, options, settings, status
 from onward.cli.commands.checking import Dimensions
 
 Data = Annotated[Path | None, typer.Option("--data", help="Feed its first rows. Default: random numbers.")]
 Rows = Annotated[int, typer.Option(min=1, help="Rows of the batch.")]
 
 
+@settings.takes(*settings.FEEDING)
 def verify(
     model: options.Model,
+    said: settings.Said,
     data: Data = None,
-    inputs: options.Inputs = None,
     rows: Rows = 2,
     dim: Dimensions = None,
     each: Annotated[bool, typer.Option("--each", help="Compare each weight by itself, too; takes longer.")] = False,
@@ -28,16 +29,9 @@ def verify(
 
     Exit code 1: they disagree.
     """
-    from onward.cli.feeds import first_rows, random_rows
-    from onward.cli.model import ModelView
     from onward.testing.agreement import TOLERANCE, compare
 
-    given = options.inputs_of(inputs) or {}
-    feeds = (
-        random_rows(ModelView(model), rows, dict(dim or []), seed)
-        if data is None
-        else first_rows(model, data, rows, given)
-    )
+    feeds = _feeds(model, data, said, rows, dim, seed)
     found = compare(model, feeds, each=each, seed=seed)
     if as_json:
         console.emit({"ok": found.ok, "tolerance": TOLERANCE, **vars(found)})
@@ -52,10 +46,11 @@ def verify(
     return status.OK if found.ok else status.NO
 
 
+@settings.takes(*settings.FEEDING)
 def bench(
     model: options.Model,
+    said: settings.Said,
     data: Data = None,
-    inputs: options.Inputs = None,
     rows: Rows = 32,
     dim: Dimensions = None,
     optimizer: options.Optimizer = "adamw",
@@ -64,18 +59,28 @@ def bench(
 ) -> None:
     """Time a training step of a model, and say how much memory it takes; against torch if onnx2torch is installed."""
     from onward.cli.bench import bench as measure
-    from onward.cli.feeds import first_rows, random_rows
     from onward.cli.model import ModelView
 
-    view = ModelView(model)
-    given = options.inputs_of(inputs) or {}
-    feeds = random_rows(view, rows, dict(dim or [])) if data is None else first_rows(model, data, rows, given)
-    found = measure(view, feeds, optimizer=optimizer, steps=steps)
+    feeds = _feeds(model, data, said, rows, dim, 0)
+    found = measure(ModelView(model), feeds, optimizer=optimizer, steps=steps)
     shapes = {name: list(array.shape) for name, array in feeds.items()}
     if as_json:
         console.emit({**found, "inputs": shapes})
         return
     _show(model, found, shapes)
+
+
+def _feeds(model: Path, data: Path | None, said: settings.Said, rows: int, dim: Any, seed: int) -> dict[str, Any]:
+    """The first rows of data, or random numbers."""
+    from onward.cli.feeds import first_rows, random_rows
+    from onward.cli.model import ModelView
+    from onward.cli.prediction import recipe_for
+
+    if data is None:
+        return random_rows(ModelView(model), rows, dict(dim or []), seed)
+    recipe = settings.apply(recipe_for(model), said)
+    recipe.data.path = str(data)
+    return first_rows(recipe, rows)
 
 
 def _show(model: Path, found: dict[str, Any], shapes: dict[str, list[int]]) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from onward.cli.data.broken import SKIP
 from onward.cli.data.rows import Rows
 from onward.cli.data.table import Column
 from onward.cli.model import shown
@@ -150,13 +153,9 @@ def _arranged(pixels: Array, layout: Layout) -> Array:
 
 def _decoded(path: Path, wanted: Image, channels: int) -> Array:
     """The pixels of a picture, `[height, width, channels]`."""
-    library = pillow()
     assert wanted.size is not None
-    try:
-        with library.open(path) as opened:
-            picture = _upright(opened).convert(_MODES[channels])
-    except OSError as error:
-        raise OnwardError(f"{str(path)!r} is no picture that can be read: {error}") from error
+    with opened(path) as picture:
+        picture = _eight_bits(_upright(picture), path).convert(_MODES[channels])
     pixels = np.asarray(_resized(picture, wanted), np.float32).reshape(*wanted.size, channels)
     if wanted.bgr and channels == 3:
         pixels = pixels[:, :, ::-1]
@@ -164,6 +163,36 @@ def _decoded(path: Path, wanted: Image, channels: int) -> Array:
     if wanted.mean is not None:
         pixels = pixels - np.array(wanted.mean, np.float32)
     return pixels if wanted.std is None else pixels / np.array(wanted.std, np.float32)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Any]:
+    """A picture in a file; what goes wrong with it names the file."""
+    library = pillow()
+    try:
+        with library.open(path) as picture:
+            yield picture
+    except library.UnidentifiedImageError as error:
+        raise OnwardError(f"{str(path)!r} is no picture{SKIP}") from error
+    except (OSError, SyntaxError, ValueError, EOFError, struct.error, library.DecompressionBombError) as error:
+        raise OnwardError(f"{str(path)!r} cannot be read: {error}{SKIP}") from error
+
+
+def check(path: Path) -> None:
+    """Decode a picture, to see whether that works."""
+    with opened(path) as picture:
+        _eight_bits(picture, path).load()
+
+
+def _eight_bits(picture: Any, path: Path) -> Any:
+    """A picture of 16 bits as one of 8, where Pillow would cut off all numbers above 255."""
+    if picture.mode == "F":
+        raise OnwardError(f"{str(path)!r} has pixels of floating point, of unknown range; give arrays, in an npz file")
+    if not picture.mode.startswith("I"):
+        return picture
+    from PIL import Image as Pictures
+
+    return Pictures.fromarray((np.clip(np.asarray(picture, np.int64), 0, 65535) >> 8).astype(np.uint8))
 
 
 def _upright(picture: Any) -> Any:
@@ -189,11 +218,8 @@ def _resized(picture: Any, wanted: Image) -> Any:
 
 
 def _size(path: Path) -> tuple[int, int]:
-    try:
-        with pillow().open(path) as opened:
-            width, height = _upright(opened).size
-    except OSError as error:
-        raise OnwardError(f"{str(path)!r} is no picture that can be read: {error}") from error
+    with opened(path) as picture:
+        width, height = _upright(picture).size
     return height, width
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from onward.cli.data.broken import SKIP
 from onward.errors import OnwardError
 
 Array = np.ndarray[Any, Any]
@@ -41,20 +42,23 @@ class Header(NamedTuple):
 
 def read(path: Path) -> Sound:
     """A file; channels are mixed to one by their mean."""
-    content = path.read_bytes()
+    content = _content(path)
     header = read_header(path, content)
     data = content[header.start : header.start + header.size]
     samples = _samples(data, header, path)
     usable = len(samples) - len(samples) % header.channels
+    if not usable or not np.isfinite(samples).all():
+        what = "samples that are no numbers" if usable else "no samples"
+        raise OnwardError(f"{str(path)!r} is a damaged WAV file: it has {what}{SKIP}")
     mixed = samples[:usable].reshape(-1, header.channels).mean(axis=1)
     return Sound(mixed.astype(np.float32), header.rate)
 
 
 def read_header(path: Path, content: bytes | None = None) -> Header:
     """What a file says about its samples."""
-    content = path.read_bytes() if content is None else content
+    content = _content(path) if content is None else content
     if len(content) < 12 or content[:4] != b"RIFF" or content[8:12] != b"WAVE":
-        raise OnwardError(f"{str(path)!r} is no WAV file; convert it: ffmpeg -i FILE out.wav")
+        raise OnwardError(f"{str(path)!r} is no WAV file; convert it: ffmpeg -i FILE out.wav{SKIP}")
     place, described = 12, None
     while place + 8 <= len(content):
         kind, size = content[place : place + 4], struct.unpack("<I", content[place + 4 : place + 8])[0]
@@ -66,7 +70,14 @@ def read_header(path: Path, content: bytes | None = None) -> Header:
             left = len(content) - place
             return Header(*described, place, min(size, left) if size else left)
         place += size + size % 2
-    raise OnwardError(f"{str(path)!r} is a damaged WAV file: it has no samples")
+    raise OnwardError(f"{str(path)!r} is a damaged WAV file: it has no samples{SKIP}")
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise OnwardError(f"{str(path)!r} cannot be read: {error.strerror}{SKIP}") from error
 
 
 def _described(text: bytes, path: Path) -> tuple[int, int, int, int]:
@@ -77,7 +88,7 @@ def _described(text: bytes, path: Path) -> tuple[int, int, int, int]:
     if not known or not channels or not rate:
         raise OnwardError(
             f"{str(path)!r} is a WAV file of {bits} bits in the format {_FORMATS.get(kind, kind)}; convert it to 16 "
-            "bits: ffmpeg -i FILE -c:a pcm_s16le out.wav"
+            f"bits: ffmpeg -i FILE -c:a pcm_s16le out.wav{SKIP}"
         )
     return kind, channels, rate, bits
 
