@@ -51,7 +51,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     "torch": FRONT | {"session"},
     # Stands on all others but those for other libraries.
     "cli": FRONT
-    | {"artifacts", "callbacks", "head", "inspection", "metrics", "onnxblock", "step", "testing", "trainer"},
+    | {
+        "artifacts",
+        "callbacks",
+        "head",
+        "inspection",
+        "low_rank",
+        "metrics",
+        "onnxblock",
+        "step",
+        "testing",
+        "trainer",
+    },
     "__main__": {"cli"},
     "experimental": FRONT,
     "session": FRONT,
