@@ -6,134 +6,38 @@ Needs node, and `npm ci` in web/ (`make test-web` does it).
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
-import torch
 from safetensors.numpy import load_file, save_file
 
-import onward.torch
+import onward
 from onward.edge import Training, export
+from onward.optim import schedules
+from tests.edge import web_numbers
+from tests.edge.web_models import WORKS, needs_web, normal, run_node
 
-WEB = Path(__file__).parents[2] / "web"
-PACKAGES = ["onnxruntime-node", "onnxruntime-web"]
+NEWEST = ["onnxruntime-node", "onnxruntime-web"]
+OLDEST = [pytest.param(f"{package}-oldest", marks=pytest.mark.slow) for package in NEWEST]
+PACKAGES = [*NEWEST, *OLDEST]
 STEPS = 20
-RANDOM = np.random.default_rng(0)
 
-pytestmark = [
-    pytest.mark.skipif(shutil.which("node") is None, reason="needs node"),
-    pytest.mark.skipif(not (WEB / "node_modules").is_dir(), reason="needs `npm ci` in web/: make test-web"),
-]
-
-
-@dataclass(frozen=True)
-class Work:
-    """A module, a batch for it, and what is trained."""
-
-    module: Callable[[], torch.nn.Module]
-    x: np.ndarray
-    target: np.ndarray
-    loss: str = "cross_entropy"
-    trainable: str | None = None
-
-
-class Attention(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        layer = torch.nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True)
-        self.body, self.head = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), torch.nn.Linear(16, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.body(x).mean(dim=1))
-
-
-class Recurrent(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.head = torch.nn.LSTM(4, 8, batch_first=True), torch.nn.Linear(8, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.body(x)[0][:, -1])
-
-
-def perceptron() -> torch.nn.Module:
-    return torch.nn.Sequential(torch.nn.Linear(10, 32), torch.nn.ReLU(), torch.nn.Linear(32, 3))
-
-
-def convolutional() -> torch.nn.Module:
-    """No biases before BatchNorm: their gradients are rounding errors, which Adam makes as large as the rate."""
-    return torch.nn.Sequential(
-        torch.nn.Conv2d(1, 8, 3, padding=1, bias=False), torch.nn.BatchNorm2d(8), torch.nn.ReLU(),
-        torch.nn.MaxPool2d(2),
-        torch.nn.Conv2d(8, 16, 3, padding=1, bias=False), torch.nn.BatchNorm2d(16), torch.nn.ReLU(),
-        torch.nn.Dropout(0.25),
-        torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(16, 3),
-    )  # fmt: skip
-
-
-def mobile() -> torch.nn.Module:
-    """Depthwise and pointwise convolutions, as in MobileNet."""
-    blocks: list[torch.nn.Module] = [torch.nn.Conv2d(3, 16, 3, 2, 1), torch.nn.ReLU6()]
-    for _ in range(3):
-        blocks += [torch.nn.Conv2d(16, 16, 3, 1, 1, groups=16), torch.nn.ReLU6(), torch.nn.Conv2d(16, 16, 1)]
-    return torch.nn.Sequential(*blocks, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(16, 3))
-
-
-def normal(*shape: int) -> np.ndarray:
-    return RANDOM.normal(size=shape).astype(np.float32)
-
-
-LABELS = np.arange(6, dtype=np.int64) % 3
-WORKS = {
-    "perceptron": Work(perceptron, normal(6, 10), LABELS),
-    "convolutional": Work(convolutional, normal(6, 1, 8, 8), LABELS),
-    "attention": Work(Attention, normal(6, 5, 16), LABELS),
-    "recurrent": Work(Recurrent, normal(6, 7, 4), LABELS),
-    "head": Work(mobile, normal(6, 3, 16, 16), LABELS, trainable="*13.*"),
-}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def built() -> None:
-    run = subprocess.run(["npx", "tsc", "-p", "tsconfig.build.json"], cwd=WEB, capture_output=True, text=True)
-    assert run.returncode == 0, run.stdout
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    made: dict[str, Path] = {}
-
-    def make(name: str) -> Path:
-        if name not in made:
-            work, target = WORKS[name], tmp_path_factory.mktemp(name)
-            torch.manual_seed(0)
-            path = target / "model.onnx"
-            onward.torch.export(work.module(), (torch.from_numpy(work.x),), path, dynamic_batch=True)
-            made[name] = target / "folder"
-            exported = export(
-                path, made[name], work.loss, "adamw", trainable=work.trainable, learning_rate=0.01, seed=5
-            )
-            (target_name,) = [entry["name"] for entry in exported.manifest["targets"]]
-            (input_name,) = [entry["name"] for entry in exported.manifest["inputs"]]
-            save_file({input_name: work.x, target_name: work.target}, target / "batch")
-        return made[name]
-
-    return make
+pytestmark = [*needs_web, pytest.mark.usefixtures("built")]
 
 
 def in_node(package: str, folder: Path, out: Path, steps: int = STEPS, checkpoint: Path | None = None) -> dict:
-    command = ["node", "--expose-gc", "test/train.mjs", package, folder, folder.parent / "batch", out, str(steps)]
-    command += [] if checkpoint is None else [checkpoint]
-    run = subprocess.run(list(map(str, command)), cwd=WEB, capture_output=True, text=True, timeout=300)
-    assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout)
+    command = ["test/train.mjs", package, folder, folder.parent / "batch", out, steps]
+    return json.loads(run_node(*command, *([] if checkpoint is None else [checkpoint]), options=("--expose-gc",)))
+
+
+def test_units() -> None:
+    """The tests of TypeScript alone, with numbers that are Python's of today."""
+    assert json.loads(web_numbers.FILE.read_text()) == json.loads(json.dumps(web_numbers.numbers()))
+    run_node("node_modules/vitest/vitest.mjs", "run")
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -147,6 +51,8 @@ def test_trains_as_python_does(name: str, package: str, folder: Callable[[str], 
     np.testing.assert_allclose(result["losses"], expected, rtol=1e-5, atol=1e-5 * expected[0])
     assert expected[-1] < expected[0]
     assert result["evaluated"] == pytest.approx(training.evaluate(batch).loss, rel=1e-4, abs=1e-5)
+    # What is fed as state counts, each tensor of it, and in all graphs.
+    assert result["ignored"] == []
     assert abs(result["changed"] - result["evaluated"]) > 1e-3
     # The exported file is an ordinary model, and predicts what the page predicted.
     onnx.checker.check_model(tmp_path / "out.onnx", full_check=True)
@@ -181,3 +87,45 @@ def test_checkpoints_go_there_and_back(package: str, folder: Callable[[str], Pat
 def test_memory_does_not_grow(package: str, folder: Callable[[str], Path], tmp_path: Path) -> None:
     half, end = in_node(package, folder("perceptron"), tmp_path / "out", 2000)["memory"]
     assert end < half + 10e6
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_fits_as_the_trainer_does(package: str, folder: Callable[[str], Path], tmp_path: Path) -> None:
+    """The same seed, the same order of rows in every epoch, the same rates: the same losses."""
+    schedule = schedules.Cosine(0.02, 30, warmup_step_count=3)
+    model = folder("perceptron").parent / "model.onnx"
+    x, y = normal(50, 10), np.arange(50) % 3
+    trainer = onward.Trainer(model, "cross_entropy", "adamw", schedule=schedule, seed=7)
+    expected = trainer.fit(x, y, epochs=3, batch_size=16)
+    exported = export(model, tmp_path / "folder", "cross_entropy", "adamw", schedule=schedule)
+    names = [entry["name"] for key in ("inputs", "targets") for entry in exported.manifest[key]]
+    save_file(dict(zip(names, (x, y), strict=True)), tmp_path / "rows")
+    settings = json.dumps({"epochs": 3, "batchSize": 16, "seed": 7})
+    result = json.loads(run_node("test/fit.mjs", package, tmp_path / "folder", tmp_path / "rows", settings))
+    np.testing.assert_allclose(result["rates"], expected.rates, rtol=1e-15)
+    np.testing.assert_allclose(result["losses"], expected.losses, rtol=1e-5)
+    assert result["epochs"] == [0] * 4 + [1] * 4 + [2] * 4
+    assert result["stopped"] == {"losses": 2, "stopped": True}
+
+
+REFUSED = {
+    "classes": "the labels labels must be from 0 to 2, but there is 3",
+    "shapes": "the input input must have the shape [batch, 10], not [2, 4]",
+    "rates": "the learning rate must be a finite number that is not negative, not NaN",
+    "losses": "the loss of step 1 is NaN, and nothing was changed by it",
+    "changed files": "step.onnx is not the file that manifest.json describes",
+    "other checkpoints": "this is no checkpoint of an exported folder",
+    "truncated checkpoints": "the tensor file is truncated",
+    "missing files": "there is no manifest.json among the files: ",
+    "generators used twice": "epoch 1 had no data to train with; a generator can be used once only",
+    "batch sizes": "batchSize is a whole number from 1 on, not 0",
+    "disposed": "this training was disposed of",
+}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_refuses(package: str, folder: Callable[[str], Path]) -> None:
+    said = json.loads(run_node("test/refuse.mjs", package, folder("perceptron")))
+    assert said.keys() == REFUSED.keys()
+    for case, message in REFUSED.items():
+        assert message in said[case], case

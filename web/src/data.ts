@@ -1,7 +1,8 @@
-/** Batches of a set of rows, in an order that a seed decides. */
+/** Batches of a set of rows, in the order in which Python's Trainer takes them, with the same seed. */
 
 import { tensorsOf, type Batch, type TensorLike } from "./feeds.js";
 import type { Value } from "./manifest.js";
+import { permutation } from "./random.js";
 import { OnwardError, sizeOf, type Elements, type PlainTensor } from "./types.js";
 
 /** Rows by name, each input with one more axis than a row; or batches, one after the other. */
@@ -22,10 +23,9 @@ export async function* batches(data: Data, values: readonly Value[], order: Orde
   }
   const tensors = tensorsOf(given as Readonly<Record<string, TensorLike>>, values);
   const rows = rowsOf(tensors);
-  const places = Array.from({ length: rows }, (_, row) => row);
-  if (order.shuffle) shuffle(places, mulberry(order.seed * 0x9e3779b1 + epoch));
+  const places = order.shuffle ? permutation(order.seed, epoch, rows) : Uint32Array.from({ length: rows }, (_, row) => row);
   for (let start = 0; start < rows; start += order.batchSize) {
-    const chosen = places.slice(start, start + order.batchSize);
+    const chosen = places.subarray(start, start + order.batchSize);
     yield Object.fromEntries([...tensors].map(([name, tensor]) => [name, taken(tensor, chosen)]));
   }
 }
@@ -50,7 +50,7 @@ function rowsOf(tensors: ReadonlyMap<string, PlainTensor>): number {
   return first[1];
 }
 
-function taken({ type, dims, data }: PlainTensor, rows: readonly number[]): PlainTensor {
+function taken({ type, dims, data }: PlainTensor, rows: Uint32Array): PlainTensor {
   const size = sizeOf(dims.slice(1));
   const result = new (data.constructor as new (length: number) => Elements)(rows.length * size);
   rows.forEach((row, index) => result.set(data.subarray(row * size, (row + 1) * size) as never, index * size));
@@ -59,21 +59,3 @@ function taken({ type, dims, data }: PlainTensor, rows: readonly number[]): Plai
 
 const isIterable = (data: unknown): data is Iterable<Batch> | AsyncIterable<Batch> =>
   typeof data === "object" && data !== null && (Symbol.iterator in data || Symbol.asyncIterator in data);
-
-function shuffle(list: number[], random: () => number): void {
-  for (let last = list.length - 1; last > 0; last--) {
-    const other = Math.floor(random() * (last + 1));
-    [list[last], list[other]] = [list[other]!, list[last]!];
-  }
-}
-
-/** Numbers from 0 to 1, the same for the same seed everywhere: the generator called mulberry32. */
-function mulberry(seed: number): () => number {
-  let state = seed >>> 0;
-  return () => {
-    state = (state + 0x6d2b79f5) >>> 0;
-    let mixed = Math.imul(state ^ (state >>> 15), state | 1);
-    mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61);
-    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
-  };
-}

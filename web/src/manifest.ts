@@ -1,5 +1,6 @@
 /** What manifest.json of an exported folder says; `onward.edge.export` in Python writes it. */
 
+import { checkFile, checkValue, Part } from "./document.js";
 import { OnwardError, type ElementType } from "./types.js";
 
 const FORMAT = "onward.edge";
@@ -12,6 +13,11 @@ export interface Value {
   readonly name: string;
   readonly type: ElementType;
   readonly shape: readonly Dim[] | null;
+}
+
+/** A target of the loss; labels say how many classes there are, and which label counts for nothing. */
+export interface Target extends Value {
+  readonly labels?: { readonly classes: number; readonly ignored: number | null };
 }
 
 export interface StateValue extends Value {
@@ -58,7 +64,7 @@ export interface Manifest {
   readonly schedule: Schedule | null;
   readonly classes: readonly string[] | null;
   readonly inputs: readonly Value[];
-  readonly targets: readonly Value[];
+  readonly targets: readonly Target[];
   readonly outputs: readonly Value[];
   readonly loss: Value;
   readonly predictions: readonly string[];
@@ -72,15 +78,40 @@ export interface Manifest {
 }
 
 export function parseManifest(bytes: Uint8Array): Manifest {
-  let content: Manifest;
-  try {
-    content = JSON.parse(new TextDecoder().decode(bytes));
-  } catch (error) {
-    throw new OnwardError(`manifest.json is damaged: ${(error as Error).message}`);
+  const content = Part.parse(bytes, "manifest.json");
+  if (content.get("format") !== FORMAT) throw new OnwardError("this manifest.json was not written by onward.edge.export");
+  const version = content.whole("version");
+  if (version > VERSION) throw new OnwardError(`manifest.json has version ${version}, but this onward-web reads ${VERSION}: update it`);
+  checkFiles(content.part("files"));
+  content.part("optimizer").rate("learning_rate");
+  for (const key of ["inputs", "targets", "outputs"]) content.list(key).forEach(checkValue);
+  for (const key of ["loss", "learning_rate", "step"]) checkValue(content.part(key));
+  if (content.has("seed")) checkValue(content.part("seed")).whole("initial");
+  for (const key of ["evaluation", "inference"]) {
+    content.part(key).texts("inputs");
+    content.part(key).list("outputs").forEach(checkValue);
   }
-  if (content?.format !== FORMAT) throw new OnwardError(`this manifest.json was not written by onward.edge.export`);
-  if (content.version > VERSION) {
-    throw new OnwardError(`manifest.json has version ${content.version}, but this onward-web reads ${VERSION}: update it`);
+  for (const entry of content.list("state")) {
+    checkValue(entry).sizes("shape");
+    entry.text("next");
+    if (entry.has("initial")) entry.number("initial");
   }
-  return content;
+  if (content.has("classes")) content.texts("classes");
+  return content.value as Manifest;
+}
+
+function checkFiles(files: Part): void {
+  for (const key of ["step", "eval", "inference"]) {
+    const file = checkFile(files.part(key));
+    const [size, structure, inputs] = [file.whole("bytes"), file.part("parts").whole("structure"), file.part("parts").whole("inputs")];
+    if (structure + inputs > size) throw file.damaged("its parts are longer than the file");
+    file.texts("frozen");
+  }
+  checkFile(files.part("checkpoint"));
+  if (!files.has("frozen")) return;
+  for (const tensor of checkFile(files.part("frozen")).list("tensors")) {
+    checkValue(tensor).sizes("shape");
+    tensor.whole("offset");
+    tensor.whole("bytes");
+  }
 }

@@ -12,10 +12,18 @@ export type Request =
   | { readonly id: number; readonly method: Method; readonly args: readonly unknown[] }
   | { readonly id: number; readonly method: "abort"; readonly fit: number };
 
-export type Response =
-  | { readonly id: number; readonly kind: "result"; readonly value: unknown; readonly stepCount: number; readonly learningRate: number }
-  | { readonly id: number; readonly kind: "error"; readonly message: string; readonly known: boolean }
-  | { readonly id: number; readonly kind: "progress"; readonly progress: Progress };
+/** What every answer says: where the training is. */
+interface Standing {
+  readonly id: number;
+  readonly stepCount: number;
+  readonly learningRate: number;
+}
+
+export type Response = Standing & (
+  | { readonly kind: "result"; readonly value: unknown }
+  | { readonly kind: "error"; readonly message: string; readonly known: boolean }
+  | { readonly kind: "progress"; readonly progress: Progress }
+);
 
 /** The buffers in a result, which move to the other side instead of being copied. */
 export function buffersIn(value: unknown, found: ArrayBuffer[] = []): ArrayBuffer[] {

@@ -97,8 +97,11 @@ export class Trainer {
 
   /** Free what the sessions hold, and end the worker. */
   async dispose(): Promise<void> {
-    await this.home.call("dispose", []);
-    this.home.close();
+    try {
+      await this.home.call("dispose", []);
+    } finally {
+      this.home.close();
+    }
   }
 }
 
@@ -115,19 +118,30 @@ async function here(where: string | URL | Files, options: LoadOptions): Promise<
 }
 
 async function afar(where: string | URL | Files, options: LoadOptions, given: true | Worker): Promise<Home> {
-  if (options.ort !== undefined) throw new OnwardError("a worker loads onnxruntime itself: leave {ort} out");
-  const worker = given === true ? new Worker(new URL("./worker.js", import.meta.url), { type: "module" }) : given;
-  const remote = new Remote(worker);
-  const place = typeof where === "string" ? new URL(where, globalThis.location?.href).href : where instanceof URL ? where.href : where;
-  const manifest = (await remote.ask({ method: "open", where: place, options })) as Manifest;
-  return {
-    manifest,
-    stepCount: () => remote.stepCount,
-    learningRate: () => remote.learningRate,
-    call: (method, args) => remote.ask({ method, args }),
-    fit: (data, settings) => remote.fit(data, settings),
-    close: () => worker.terminate(),
-  };
+  const { ort } = options;
+  if (ort !== undefined && typeof ort !== "string" && !(ort instanceof URL)) {
+    throw new OnwardError("a worker loads onnxruntime itself: leave {ort} out, or give the address of its module");
+  }
+  if (typeof Worker === "undefined") throw new OnwardError("there are no workers here: in Node, onnxruntime-node computes in threads of its own");
+  const remote = new Remote(given === true ? new Worker(new URL("./worker.js", import.meta.url), { type: "module" }) : given);
+  // A worker has another place to start from: addresses have to be whole.
+  const whole = <T>(place: T): string | Exclude<T, string | URL> =>
+    typeof place === "string" || place instanceof URL ? new URL(place, globalThis.location?.href).href : (place as Exclude<T, string | URL>);
+  try {
+    const settings = { ...options, ...(ort !== undefined && { ort: whole(ort) }) };
+    const manifest = (await remote.ask({ method: "open", where: whole(where), options: settings })) as Manifest;
+    return {
+      manifest,
+      stepCount: () => remote.stepCount,
+      learningRate: () => remote.learningRate,
+      call: (method, args) => remote.ask({ method, args }),
+      fit: (data, settings) => remote.fit(data, settings),
+      close: () => remote.close(),
+    };
+  } catch (error) {
+    remote.close();
+    throw error;
+  }
 }
 
 type WithoutId<T> = T extends unknown ? Omit<T, "id"> : never;
@@ -143,14 +157,19 @@ class Remote {
   stepCount = 0;
   learningRate = 0;
   private next = 0;
+  private closed = false;
   private readonly waiting = new Map<number, Waiting>();
 
   constructor(private readonly worker: Worker) {
     worker.onmessage = (event: MessageEvent<Response>) => this.take(event.data);
+    worker.onmessageerror = () => this.fail("a message of the worker cannot be read");
     worker.onerror = (event: ErrorEvent) => this.fail(`the worker failed: ${event.message ?? "its file could not be loaded"}`);
   }
 
   ask(request: WithoutId<Request>, onProgress?: (progress: Progress) => void): Promise<unknown> {
+    if (this.closed) {
+      return request.method === "dispose" ? Promise.resolve() : Promise.reject(new OnwardError("this training was disposed of"));
+    }
     const id = this.next++;
     return new Promise((resolve, reject) => {
       this.waiting.set(id, { resolve, reject, ...(onProgress && { onProgress }) });
@@ -168,9 +187,9 @@ class Remote {
     if (typeof data === "function" || typeof options.schedule === "function" || isLazy(data)) {
       throw new OnwardError("functions and generators cannot be sent to a worker: give the rows, a list of batches, a schedule by name");
     }
-    const fit = this.next;
-    const stop = () => void this.ask({ method: "abort", fit });
     if (signal?.aborted) return { losses: [], stopped: true };
+    const fit = this.next;
+    const stop = () => void this.ask({ method: "abort", fit }).catch(() => undefined);
     signal?.addEventListener("abort", stop, { once: true });
     try {
       return (await this.ask({ method: "fit", args: [data, settings] }, onProgress)) as FitResult;
@@ -179,21 +198,25 @@ class Remote {
     }
   }
 
+  /** End the worker; whoever waits for it waits no longer. */
+  close(): void {
+    if (this.closed) return;
+    this.closed = true;
+    this.worker.terminate();
+    this.fail("this training was disposed of");
+  }
+
   private take(response: Response): void {
     const waiting = this.waiting.get(response.id);
     if (waiting === undefined) return;
+    ({ stepCount: this.stepCount, learningRate: this.learningRate } = response);
     if (response.kind === "progress") {
-      this.stepCount = response.progress.step;
       waiting.onProgress?.(response.progress);
       return;
     }
     this.waiting.delete(response.id);
-    if (response.kind === "error") {
-      waiting.reject(response.known ? new OnwardError(response.message) : new Error(response.message));
-      return;
-    }
-    ({ stepCount: this.stepCount, learningRate: this.learningRate } = response);
-    waiting.resolve(response.value);
+    if (response.kind === "error") waiting.reject(response.known ? new OnwardError(response.message) : new Error(response.message));
+    else waiting.resolve(response.value);
   }
 
   private fail(message: string): void {

@@ -40,11 +40,11 @@ export const TYPES: Readonly<Record<ElementType, Description>> = {
 };
 
 /** The type that safetensors calls so. */
-export function typeOfSafetensors(name: string): ElementType {
+export function typeOfSafetensors(dtype: string, name: string): ElementType {
   for (const [type, { safetensors }] of Object.entries(TYPES)) {
-    if (safetensors === name) return type as ElementType;
+    if (safetensors === dtype) return type as ElementType;
   }
-  throw new OnwardError(`tensors of type ${name} are not supported`);
+  throw new OnwardError(`the tensor ${name} is ${dtype}, which JavaScript has no arrays for`);
 }
 
 /** A tensor as plain data: it passes between threads, and no runtime is needed to make one. */
@@ -58,6 +58,29 @@ export interface PlainTensor {
 export class OnwardError extends Error {
   override readonly name = "OnwardError";
 }
+
+/** The bits of the float16 number that is nearest to this one; of two, the even one. */
+export function toFloat16(value: number): number {
+  const sign = value < 0 || Object.is(value, -0) ? 0x8000 : 0, size = Math.abs(value);
+  if (Number.isNaN(value)) return 0x7e00;
+  if (size >= 65520) return sign | 0x7c00;
+  // Of the numbers with this exponent, those of float16 are so far apart; below 2^-14 all are equally far.
+  const exponent = Math.max(-14, Math.floor(Math.log2(size || 1e-9)));
+  const quotient = size / 2 ** (exponent - 10), floor = Math.floor(quotient), rest = quotient - floor;
+  const steps = floor + (rest > 0.5 || (rest === 0.5 && floor % 2 === 1) ? 1 : 0);
+  // 1024 steps are the next exponent: its bits follow by themselves.
+  return sign | (((exponent + 14) << 10) + steps);
+}
+
+/** The number that these bits of float16 are. */
+export function fromFloat16(bits: number): number {
+  const sign = bits & 0x8000 ? -1 : 1, exponent = (bits >> 10) & 31, fraction = bits & 1023;
+  if (exponent === 31) return fraction > 0 ? NaN : sign * Infinity;
+  return sign * (exponent === 0 ? fraction * 2 ** -24 : (1024 + fraction) * 2 ** (exponent - 25));
+}
+
+/** Whether this is Node and not a browser, nor a page that a test in Node pretends to be. */
+export const isNode = typeof process !== "undefined" && process.versions?.node !== undefined && typeof window === "undefined";
 
 /** The number of elements of a shape. */
 export const sizeOf = (dims: readonly number[]): number => dims.reduce((product, size) => product * size, 1);

@@ -34,23 +34,23 @@ export function serve(port: Port, listen: (handle: (request: Request) => void) =
       return await training.fit(data, {
         ...options,
         signal: control.signal,
-        onProgress: (progress) => port.postMessage({ id, kind: "progress", progress }),
+        onProgress: (progress) => port.postMessage({ id, kind: "progress", progress, ...standing() }),
       });
     } finally {
       running.delete(id);
     }
   }
 
+  const standing = () => ({ stepCount: training?.stepCount ?? 0, learningRate: training?.learningRate ?? 0 });
+
   listen((request) => {
+    const { id } = request;
     answer(request).then(
-      (value) => {
-        const { stepCount = 0, learningRate = 0 } = training ?? {};
-        // Outputs of a step are copies of their own; state is not sent, so that nothing is taken from it.
-        port.postMessage({ id: request.id, kind: "result", value, stepCount, learningRate }, buffersIn(value));
-      },
+      // What a step gives are copies of their own; state is not sent, so that nothing is taken from it.
+      (value) => port.postMessage({ id, kind: "result", value, ...standing() }, buffersIn(value)),
       (error: unknown) => {
         const message = error instanceof Error ? error.message : String(error);
-        port.postMessage({ id: request.id, kind: "error", message, known: error instanceof OnwardError });
+        port.postMessage({ id, kind: "error", message, known: error instanceof OnwardError, ...standing() });
       },
     );
   });

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from onward.edge.models import Models
 from onward.edge.weights import Place
+from onward.runtime.refusal import labels_of
 from onward.signature import Role, Signature
 from onward.training.description import describe_value, type_name
 
@@ -25,9 +26,10 @@ def describe_interface(models: Models, seed: int) -> dict[str, Any]:
         return [describe_value(values[name]) for name in names]
 
     seeds = signature.input_names(Role.SEED)
+    labels = _labels(step)
     return {
         "inputs": tensors(signature.input_names(Role.INPUT)),
-        "targets": tensors(models.targets),
+        "targets": [{**target, **labels.get(target["name"], {})} for target in tensors(models.targets)],
         "outputs": tensors(signature.output_names(Role.OUTPUT)),
         "loss": tensors(signature.output_names(Role.LOSS))[0],
         "predictions": models.predictions,
@@ -60,6 +62,16 @@ def _state(signature: Signature, name: str, value: onnx.ValueInfoProto) -> dict[
         return described
     parameter = signature.links[name]
     return {**described, "parameter": parameter, "slot": signature.kinds[name], "initial": signature.initial[name]}
+
+
+def _labels(graph: onnx.GraphProto) -> dict[str, dict[str, Any]]:
+    """Which targets are labels, and of how many classes: not every runtime says which node has refused them."""
+    found = [labels_of(node.name) for node in graph.node]
+    return {
+        labels.name: {"labels": {"classes": labels.classes, "ignored": labels.ignored}}
+        for labels in found
+        if labels is not None and labels.classes is not None
+    }
 
 
 def _borders(model: onnx.ModelProto) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,14 @@ _LABELS = re.compile(
 _OUT_OF_RANGE = re.compile(r"(?i)out of|bounds|range")
 
 Shapes = Mapping[str, Sequence[int]]
+
+
+class Labels(NamedTuple):
+    """What labels must be: from 0 to below the number of classes, where that is known, or the one to be ignored."""
+
+    name: str
+    classes: int | None
+    ignored: int | None
 
 
 def check_targets(shapes: Shapes, declared: Mapping[str, Sequence[Any] | None], targets: Collection[str]) -> None:
@@ -59,16 +67,28 @@ def explain(said: str, model: str, feeds: Mapping[str, Any], targets: Collection
     return f"{why}{model!r} could not run. Given were {given}. onnxruntime says: {said}"
 
 
+def labels_of(rule: str) -> Labels | None:
+    """What a node that refuses labels says of them, by its name; None of other nodes."""
+    found = _LABELS.match(rule)
+    if found is None:
+        return None
+    return Labels(
+        found["name"],
+        None if found["most"] is None else int(found["most"]) + 1,
+        None if found["ignored"] is None else int(found["ignored"]),
+    )
+
+
 def _breaks(rule: str, arrays: Mapping[str, np.ndarray], said: str) -> bool:
     """Whether labels are no classes: where the number of classes is known, as the rule says, else if that is likely."""
-    found = _LABELS.match(rule)
-    labels = None if found is None else arrays.get(found["name"])
-    if found is None or labels is None or labels.dtype.kind not in "iu":
+    known = labels_of(rule)
+    labels = None if known is None else arrays.get(known.name)
+    if known is None or labels is None or labels.dtype.kind not in "iu":
         return False
-    if found["most"] is None:
+    if known.classes is None:
         return _OUT_OF_RANGE.search(said) is not None
-    counted = labels[labels != int(found["ignored"])] if found["ignored"] else labels
-    return bool(counted.size) and not 0 <= counted.min() <= counted.max() <= int(found["most"])
+    counted = labels if known.ignored is None else labels[labels != known.ignored]
+    return bool(counted.size) and not 0 <= counted.min() <= counted.max() < known.classes
 
 
 def _without_number(rule: str) -> str:
