@@ -130,7 +130,7 @@ assert names <= set(dir(onnxruntime.training))
 try:
     onnxruntime.training.nothing
 except AttributeError as error:
-    assert "it has ORTTrainer, ORTTrainerOptions, PropagateCastOpsStrategy, TrainStepInfo" in str(error)
+    assert "it has ORTModule, ORTTrainer, ORTTrainerOptions, PropagateCastOpsStrategy, TrainStepInfo" in str(error)
 else:
     raise AssertionError("found nothing")
 import importlib.util

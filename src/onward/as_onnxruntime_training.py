@@ -33,6 +33,7 @@ _SESSION, _TRAINER, _ORTMODULE = "onward.session", "onward.torch.orttrainer", "o
 SUBMODULES = {
     **{name: f"onward.{name}" for name in ("api", "artifacts", "experimental", "onnxblock")},
     "ortmodule": _ORTMODULE,
+    "utils": "onward.torch.utils",
     **{
         name: f"{_TRAINER}.{name}"
         for name in (
@@ -72,6 +73,7 @@ _PACKAGES: dict[str, dict[str, str]] = {
     PACKAGE: {
         **dict.fromkeys(("PropagateCastOpsStrategy", "TrainingParameters"), _SESSION),
         **dict.fromkeys(("ORTTrainer", "ORTTrainerOptions", "TrainStepInfo"), _TRAINER),
+        "ORTModule": _ORTMODULE,
     },
     "onnxruntime.capi.training": dict.fromkeys(("TrainingParameters", "TrainingSession"), _SESSION),
 }

@@ -6,7 +6,7 @@ import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnx
 import onnx_ir as ir
@@ -34,9 +34,9 @@ def export(module: nn.Module, inputs: Inputs, output_names: Sequence[str] | None
 
 
 def trace(
-    module: nn.Module, inputs: Inputs, output_names: Sequence[str] | None, opset: int | None
+    module: nn.Module, inputs: Inputs, output_names: Sequence[str] | None, opset: int | None, **arguments: Any
 ) -> tuple[ir.Model, list[warnings.WarningMessage]]:
-    """The operations of one call of the module, and what the tracer says it has fixed."""
+    """The operations of one call of the module, and what the tracer says it has fixed; more arguments are torch's."""
     import torch
     from torch.utils import _pytree as pytree
 
@@ -67,7 +67,7 @@ def trace(
             dynamic_axes=inputs.axes,
             opset_version=opset,
             training=torch.onnx.TrainingMode.PRESERVE,
-            do_constant_folding=False,
+            **{"do_constant_folding": False} | arguments,
         )
         proto = onnx.load(file)
     model = ir.from_proto(proto)

@@ -7,14 +7,16 @@ Nothing is kept here: each of these is a view of what the ORTModule has.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import inspect
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import onnx
 import torch
 
 from onward.graph.proto import to_proto
-from onward.torch.ortmodule._fallback import ORTModuleFallbackException, _FallbackPolicy
+from onward.torch.ortmodule._fallback import ORTModuleFallbackException, _FallbackPolicy, retries
+from onward.torch.ortmodule.fingerprint import Fingerprint
 from onward.torch.ortmodule.options import DebugOptions, RuntimeOptions
 
 if TYPE_CHECKING:
@@ -40,6 +42,23 @@ class InputInfo:
     schema: Any
 
 
+@dataclass(frozen=True)
+class ExportedModelInfo:
+    """The graph of the last call as torch's exporter wrote it."""
+
+    exported_model: onnx.ModelProto
+    onnx_graph_input_names: list[str]
+    onnx_graph_input_names_require_grad: list[str]
+    module_forward_args_schema: Any
+
+
+@dataclass(frozen=True)
+class GraphTransitions:
+    """The forms that the graph of the last call has had."""
+
+    _exported_model_info: ExportedModelInfo | None
+
+
 class TorchModule:
     """The `_torch_module` of an ORTModule."""
 
@@ -50,6 +69,12 @@ class TorchModule:
     def is_training(self) -> bool:
         """Whether calls are of training: the mode of the module, and whether gradients are on."""
         return self._wrapper._is_training()
+
+    @property
+    def _flattened_module(self) -> torch.nn.Module:
+        return self._wrapper.module
+
+    _original_module = _flattened_module
 
 
 class ExecutionManagers:
@@ -68,7 +93,51 @@ class ExecutionManager:
 
     def __init__(self, wrapper: ORTModule, *, is_training: bool) -> None:
         self._wrapper, self._is_training = wrapper, is_training
-        self._runtime_options = RuntimeOptions()
+
+    @property
+    def _runtime_options(self) -> RuntimeOptions:
+        return self._wrapper._runtime
+
+    def __getattr__(self, name: str) -> Any:
+        # As older releases call the options.
+        if name in _OPTIONS:
+            return getattr(self._runtime_options, name.removeprefix("_"))
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _OPTIONS:
+            setattr(self._runtime_options, name.removeprefix("_"), value)
+        else:
+            super().__setattr__(name, value)
+
+    @property
+    def _original_model_has_changed(self) -> bool:
+        """Whether the module is another one than at its last call, in its attributes, modes or types."""
+        last = self._wrapper._state
+        return last is not None and Fingerprint(self._wrapper.module).key != last
+
+    @property
+    def _module_parameters(self) -> list[inspect.Parameter]:
+        return list(self._wrapper._signature.parameters.values())
+
+    def _reinitialize_graph_builder(self, input_info: InputInfo) -> bool:
+        """Whether arguments like these need other graphs than the last ones: gradients of others, for instance."""
+        last = self._input_info
+        return last is None or set(last.require_grad_names) != set(input_info.require_grad_names)
+
+    @property
+    def _graph_transition_manager(self) -> GraphTransitions:
+        models, inputs = self._onnx_models, self._input_info
+        if models is None or inputs is None:
+            return GraphTransitions(None)
+        return GraphTransitions(
+            ExportedModelInfo(
+                models.exported_model,
+                [value.name for value in models.exported_model.graph.input],
+                inputs.require_grad_names,
+                inputs.schema,
+            )
+        )
 
     @property
     def _plan(self) -> Plan | None:
@@ -114,6 +183,9 @@ class ExecutionManager:
         return FallbackManager(self._wrapper)
 
 
+_OPTIONS = frozenset(f"_{option.name}" for option in fields(RuntimeOptions))
+
+
 class FallbackManager:
     """What is left to torch, and why something was."""
 
@@ -128,6 +200,16 @@ class FallbackManager:
     @policy.setter
     def policy(self, policy: _FallbackPolicy) -> None:
         self._wrapper.__dict__["_policy"] = policy
+
+    @property
+    def retry(self) -> bool:
+        """Whether what has failed is tried again at each call."""
+        return retries()
+
+    @property
+    def _raised_fallback_exception(self) -> bool:
+        """Whether it has been said, once and for all, that torch runs the module."""
+        return self._wrapper._reason is not None and not self.retry
 
     @property
     def _exception(self) -> ORTModuleFallbackException | None:

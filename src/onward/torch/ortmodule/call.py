@@ -60,7 +60,10 @@ class Call:
             if type(leaf) in _TENSORS:
                 pass
             elif not isinstance(leaf, _CONSTANTS):
-                raise ORTModuleIOError(f"ORTModule does not support the following model data type {type(leaf)}")
+                raise ORTModuleIOError(
+                    f"ORTModule does not support the following model data type {type(leaf)} "
+                    f"(ORTModule fails to extract schema from data: Unsupported flatten data type: {type(leaf)})"
+                )
             elif type(leaf) in (int, float) and (tree, place, type(leaf)) in varying:
                 leaf = torch.tensor(leaf, dtype=torch.int64 if type(leaf) is int else torch.float64)
             else:

@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +32,13 @@ from onward.torch.ortmodule.dropout import NOISE, Mask, note_sizes, replace_rand
 from onward.torch.ortmodule.guards import ExactSizes, Guards
 from onward.torch.ortmodule.marks import mark_gradients
 
+_OLDEST_OPSET = 18  # that torch.export writes
+_RESERVED = frozenset(
+    {
+        "args", "dynamic_axes", "dynamo", "export_params", "f", "input_names", "model", "opset_version", "output_names",
+        "training", "verbose",
+    }
+)  # fmt: skip
 _TALKATIVE = ("torch._export.non_strict_utils", "torch.onnx._internal.exporter._registration")
 
 
@@ -61,17 +68,43 @@ class Captured:
     exported: ir.Model | None = None
 
 
-def capture(module: nn.Module, signature: inspect.Signature, call: Call) -> Captured:
+@dataclass(frozen=True)
+class Wishes:
+    """What the user wants of torch's exporters.
+
+    `torch.export` writes no opset below 18, and takes no arguments: such wishes the older one is for.
+    """
+
+    opset: int | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, opset: int | None, arguments: Mapping[str, Any]) -> Wishes:
+        """Refuse what a user cannot choose."""
+        if reserved := set(arguments) & _RESERVED:
+            raise ORTModuleONNXModelException(
+                f"The following PyTorch exporter arguments cannot be specified: '{reserved}'."
+            )
+        return cls(opset, {name: value for name, value in arguments.items() if value is not None})
+
+    @property
+    def ways(self) -> list[str]:
+        """Which exporters are tried."""
+        by_tracing = self.arguments or (self.opset is not None and self.opset < _OLDEST_OPSET)
+        return ["tracing"] if by_tracing else list(_WAYS)
+
+
+def capture(module: nn.Module, signature: inspect.Signature, call: Call, wishes: Wishes) -> Captured:
     """What the module does when called like this; by `torch.export`, or else by tracing."""
     try:
         require_exportable(module)
     except OnwardError as error:
         raise ORTModuleTorchModelException(str(error)) from error
     failures = []
-    for name, way in _WAYS.items():
+    for name in wishes.ways:
         try:
             with exportable_dropout(module), _plain_attention(), decided(), _quiet():
-                found = way(module, signature, call)
+                found = _WAYS[name](module, signature, call, wishes)
             _name_tensors(found, module)
             return _prepared(found)
         except Exception as error:  # torch's exporters raise what they like
@@ -135,7 +168,9 @@ def examples(call: Call) -> list[torch.Tensor]:
     ]
 
 
-def _by_export(module: nn.Module, signature: inspect.Signature, call: Call, *, size: Any = Dim.AUTO) -> Captured:
+def _by_export(
+    module: nn.Module, signature: inspect.Signature, call: Call, wishes: Wishes, *, size: Any = Dim.AUTO
+) -> Captured:
     tensors = examples(call)
     dims = tuple(dict.fromkeys(range(tensor.ndim), size) for tensor in tensors)
     with warnings.catch_warnings():
@@ -144,7 +179,7 @@ def _by_export(module: nn.Module, signature: inspect.Signature, call: Call, *, s
             _Flat(module, signature, call), tuple(tensors), dynamic_shapes=(dims,), strict=False
         )
     names = call.names
-    model = dynamo.convert(exported, names)
+    model = dynamo.convert(exported, names, wishes.opset)
     for value in all_values(model.graph):  # sizes that turned out to be fixed are written as texts
         if value.shape is not None:
             value.shape = ir.Shape([_size(size) for size in value.shape])
@@ -153,9 +188,9 @@ def _by_export(module: nn.Module, signature: inspect.Signature, call: Call, *, s
     return Captured(model, names, Guards(exported), "torch.export", passed=_passed(exported))
 
 
-def _by_export_of_sizes(module: nn.Module, signature: inspect.Signature, call: Call) -> Captured:
+def _by_export_of_sizes(module: nn.Module, signature: inspect.Signature, call: Call, wishes: Wishes) -> Captured:
     """For these sizes only: where torch cannot write an operator whose arguments are computed from sizes."""
-    return _by_export(module, signature, call, size=Dim.STATIC)
+    return _by_export(module, signature, call, wishes, size=Dim.STATIC)
 
 
 def _size(size: int | ir.SymbolicDim) -> int | str | None:
@@ -170,12 +205,12 @@ def _passed(program: ExportedProgram) -> dict[int, int]:
     return {index: given.index(name) for index, name in enumerate(returned) if name in given}
 
 
-def _by_tracing(module: nn.Module, signature: inspect.Signature, call: Call) -> Captured:
+def _by_tracing(module: nn.Module, signature: inspect.Signature, call: Call, wishes: Wishes) -> Captured:
     leaves = list(call.leaves)
     for place, tensor in zip(call.places, examples(call), strict=True):
         leaves[place] = tensor
     inputs = Inputs(signature, leaves, call.tree, call.names, {})
-    model, said = legacy.trace(module, inputs, None, None)
+    model, said = legacy.trace(module, inputs, None, wishes.opset, **wishes.arguments)
     if said:
         # It may follow from sizes, which are the same as long as this graph is used, or from data, which are not.
         raise ORTModuleTorchModelException(str(said[0].message))

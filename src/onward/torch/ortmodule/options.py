@@ -9,7 +9,13 @@ from enum import IntEnum, IntFlag
 from pathlib import Path
 from typing import Any
 
+import torch.onnx
+
 from onward.errors import OnwardError
+from onward.session.configuration import PropagateCastOpsStrategy
+
+# What torch's exporter writes if it is not told otherwise.
+DEFAULT_OPSET: int = getattr(getattr(torch.onnx, "_constants", None), "ONNX_DEFAULT_OPSET", 18)
 
 
 class LogLevel(IntEnum):
@@ -44,9 +50,42 @@ def _skip_check() -> _SkipCheck:
 
 @dataclass
 class RuntimeOptions:
-    """Options of the original that have no effect here: graphs are checked at each call."""
+    """Options of the original.
 
+    `onnx_opset_version` is the opset that torch's exporter writes, and `export_extra_kwargs` are more arguments for it.
+    The others are taken and have no effect: they choose between optimisations of the original, or leave out checks.
+    """
+
+    onnx_opset_version: int = field(default_factory=lambda: opset_of_environment())
+    export_extra_kwargs: dict[str, Any] = field(default_factory=dict)
     skip_check: _SkipCheck = field(default_factory=_skip_check)
+    propagate_cast_ops_strategy: PropagateCastOpsStrategy = PropagateCastOpsStrategy.FLOOD_FILL
+    propagate_cast_ops_level: int = 1
+    propagate_cast_ops_allow: list[str] = field(default_factory=list)
+    use_external_gpu_allocator: bool = False
+    enable_custom_autograd_function: bool = True
+    use_static_shape: bool = False
+    run_symbolic_shape_infer: bool = True
+    enable_grad_acc_optimization: bool = False
+    use_memory_efficient_gradient: bool = False
+    allow_layer_norm_mod_precision: bool = False
+
+    @property
+    def opset(self) -> int | None:
+        """The opset that was asked for; None is that of torch."""
+        return None if self.onnx_opset_version == DEFAULT_OPSET else self.onnx_opset_version
+
+
+def opset_of_environment() -> int:
+    from onward.torch import ortmodule  # where programs change the default of all modules
+
+    name = "ORTMODULE_ONNX_OPSET_VERSION"
+    text = os.environ.get(name, "").strip()
+    if not text:
+        return ortmodule.ONNX_OPSET_VERSION
+    if not text.isdigit():
+        raise OnwardError(f"{name} is {text!r}; it takes the number of an opset, {DEFAULT_OPSET} for instance")
+    return int(text)
 
 
 class DebugOptions:

@@ -23,13 +23,13 @@ from onward.torch.ortmodule._fallback import (
     policy_of_environment,
     retries,
 )
+from onward.torch.ortmodule._logger import logger_of
 from onward.torch.ortmodule.call import DTYPES, Call
 from onward.torch.ortmodule.fingerprint import Fingerprint
-from onward.torch.ortmodule.options import DebugOptions
+from onward.torch.ortmodule.options import DebugOptions, LogLevel, RuntimeOptions
 from onward.torch.ortmodule.plan import Plan, build
 from onward.torch.ortmodule.precision import autocast_type, rehearse_call
 
-_logger = logging.getLogger("onward.torch.ortmodule")
 # Beyond as many graphs, a module is one that each call makes a new graph of, which takes seconds: torch is faster.
 _MOST_PLANS = 32
 _UNSETTLED_CALLS = 2  # modules may write down at their first calls what they have found out
@@ -49,12 +49,16 @@ _OWN = frozenset(
         "_lock",
         "_signature",
         "_torch_module",
+        "_runtime",
+        "_state",
     }
 )
 # accelerate keeps the forward that it replaces there, and looks for it in the dictionary of the very object.
 _ABOUT_THE_WRAPPER = frozenset({"_original_forward"})
 # Libraries write down which class of model these are called on: the module's.
 _OF_THE_MODULE = frozenset({"save_pretrained", "push_to_hub"})
+# Methods of torch that ORTModule has of its own, or that work on the tensors which it shares with the module.
+_OF_TORCH = ("buffers", "load_state_dict", "named_buffers", "named_parameters", "parameters", "state_dict", "zero_grad")
 _SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 
 
@@ -93,7 +97,7 @@ class ORTModule(nn.Module):
             self.__dict__["_reason"] = error
             if not self._policy.leaves_to_torch(error):
                 raise
-        _warn_of_collisions(module)
+        _warn_of_collisions(module, logger_of(type(module).__name__, self._options.log_level))
 
     def _attach(self, module: nn.Module, options: DebugOptions) -> None:
         self.__dict__["_module"] = module
@@ -112,6 +116,8 @@ class ORTModule(nn.Module):
             "_unsettled": 0,
             "_lock": threading.RLock(),
             "_signature": inspect.signature(module.forward),
+            "_runtime": RuntimeOptions(),
+            "_state": None,  # of the module at its last call
         }
         self.__dict__["forward"] = _forward_of(self, module)
 
@@ -173,6 +179,7 @@ class ORTModule(nn.Module):
     def _run_graph(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         plan, call, state, key = self._find(args, kwargs)
         self._latest[plan.is_training] = plan
+        self.__dict__["_state"] = state.key
         try:
             if call.sizes not in plan.verified and len(plan.verified) < _VERIFIED_SIZES:
                 self._verify_again(plan, call)
@@ -212,11 +219,15 @@ class ORTModule(nn.Module):
                 f"each of {_MOST_PLANS} calls needed a graph of its own: sizes, numbers or attributes that the module "
                 "makes decisions with are different each time"
             )
-        _logger.info("exporting %s", type(self.module).__name__)
+        logger = logger_of(type(self.module).__name__, self._options.log_level)
+        logger.info("exporting %s", type(self.module).__name__)
+        if self._options.log_level <= LogLevel.INFO:
+            _warn_of_constants(call)
         try:
-            plan = build(self.module, self._signature, call, self._options)
+            plan = build(self.module, self._signature, call, self._options, self._runtime)
             spans = ", ".join(f"{what} {seconds:.2f} s" for what, seconds in plan.seconds.items())
-            _logger.info("made graphs of %s: %s", type(self.module).__name__, spans)
+            logger.info("made graphs of %s: %s", type(self.module).__name__, spans)
+            logger.debug("%s written by %s, for sizes %s", type(self.module).__name__, plan.exporter, plan.guards)
             return plan
         except AttributesChanged as error:
             self.__dict__["_unsettled"] += 1
@@ -301,6 +312,7 @@ class ORTModule(nn.Module):
             "_signature",
             "_reason",
             "_policy",
+            "_state",
             *_SHARED,
         }
         return {name: value for name, value in self.__dict__.items() if name not in left_out}
@@ -395,15 +407,25 @@ def _own_method(module: nn.Module, name: str) -> Callable[..., Any] | None:
     return None if "__class__" in found.__code__.co_freevars else found
 
 
-def _warn_of_collisions(module: nn.Module) -> None:
+def _warn_of_collisions(module: nn.Module, logger: logging.Logger) -> None:
     names = [name for name in vars(module) if name in _OWN | {"module"}]
     names += [name for name in ("module",) if name in module._modules or hasattr(type(module), name)]
-    if names:
-        _logger.warning(
-            "%s has %s, which ORTModule has, too: of the ORTModule it is that of ORTModule; use `.module.%s`",
+    names += [name for name in _OF_TORCH if getattr(type(module), name) is not getattr(nn.Module, name)]
+    for name in sorted(set(names)):
+        logger.warning(
+            "%s's %s collides with ORTModule's attribute name. Of the ORTModule it is ORTModule's; use `.module.%s`",
             type(module).__name__,
-            ", ".join(sorted(set(names))),
-            names[0],
+            name,
+            name,
+        )
+
+
+def _warn_of_constants(call: Call) -> None:
+    kinds = [type(leaf) for place, leaf in enumerate(call.leaves) if place not in call.places and leaf is not None]
+    for kind in dict.fromkeys(kinds):
+        warn(
+            f"Received input of type {kind} which may be treated as a constant by ORT by default. "
+            "Each value of it may need graphs of its own: numbers become data when they change, nothing else does"
         )
 
 
@@ -436,6 +458,11 @@ def _require_usable(call: Call, state: Fingerprint) -> None:
         raise _several_devices(devices)
     for tensor in (*call.tensors, *state.tensors):
         if tensor.device.type != "cpu":
+            if len(devices) == 1 and tensor.device not in devices:
+                raise ORTModuleDeviceException(
+                    f"Input argument to forward found on device {tensor.device}, "
+                    f"but expected it to be on module device {next(iter(devices))}."
+                )
             raise ORTModuleDeviceException(f"ORTModule runs on the CPU; there is a tensor on {tensor.device}")
         if tensor.layout is not torch.strided or tensor.dtype not in DTYPES:
             raise ORTModuleTorchModelException(f"there is a tensor of type {tensor.dtype}, {tensor.layout}")

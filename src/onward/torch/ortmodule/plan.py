@@ -20,11 +20,11 @@ from onward.graph.proto import to_proto
 from onward.runtime.files import write_bytes
 from onward.torch.ortmodule._fallback import ORTModuleFallbackException, ORTModuleONNXModelException
 from onward.torch.ortmodule.call import Call, Results, Sizes
-from onward.torch.ortmodule.capture import Captured, capture
+from onward.torch.ortmodule.capture import Captured, Wishes, capture
 from onward.torch.ortmodule.dropout import Mask, sizes_by_name
 from onward.torch.ortmodule.fingerprint import Fingerprint
 from onward.torch.ortmodule.graphs import Graphs, write
-from onward.torch.ortmodule.options import DebugOptions
+from onward.torch.ortmodule.options import DebugOptions, RuntimeOptions
 from onward.torch.ortmodule.precision import Rehearsed, full_precision, rehearse_call, widened
 from onward.torch.ortmodule.rehearsal import Rehearsal, require_equal
 from onward.torch.ortmodule.session import TensorSession
@@ -42,7 +42,7 @@ class Plan:
     """A pair of graphs, or one where nothing has a gradient."""
 
     def __init__(self, captured: Captured, graphs: Graphs, names: Sequence[str], rehearsed: Rehearsed) -> None:
-        self.guards, self._masks = captured.guards, captured.masks
+        self.guards, self._masks, self.exporter = captured.guards, captured.masks, captured.exporter
         self._passed, self._order = captured.passed, captured.order
         self.results: Results = rehearsed.exact.results.emptied()
         self._types, self._narrow = rehearsed.types, rehearsed.narrow
@@ -273,14 +273,17 @@ class _ORTModuleFunction(torch.autograd.Function):
         return None, *(g if needed else None for g, needed in zip(found, ctx.needs_input_grad[1:], strict=True))
 
 
-def build(module: nn.Module, signature: inspect.Signature, call: Call, options: DebugOptions) -> Plan:
+def build(
+    module: nn.Module, signature: inspect.Signature, call: Call, options: DebugOptions, runtime: RuntimeOptions
+) -> Plan:
     """The graphs for calls like this one, compared with torch."""
+    wishes = Wishes.of(runtime.opset, runtime.export_extra_kwargs)
     times = [time.perf_counter()]
     rehearsed = rehearse_call(module, signature, call)
     times.append(time.perf_counter())
     try:
         with torch.random.fork_rng(devices=[]), full_precision():  # the older exporter runs the module
-            captured = capture(rehearsed.module, signature, rehearsed.call)
+            captured = capture(rehearsed.module, signature, rehearsed.call, wishes)
         times.append(time.perf_counter())
         state = Fingerprint(module, named=True)
         mode = "training" if torch.is_grad_enabled() and module.training else "inference"

@@ -9,31 +9,32 @@ from pathlib import Path
 from typing import Any
 
 from onward.errors import OnwardError
+from onward.session.configuration import PropagateCastOpsStrategy
 from onward.torch.ortmodule._fallback import _FallbackPolicy
-from onward.torch.ortmodule.options import DebugOptions, LogLevel, _SkipCheck
+from onward.torch.ortmodule.options import DebugOptions, LogLevel, RuntimeOptions, _SkipCheck
 from onward.torch.ortmodule.ortmodule import ORTModule
 
 __all__ = ["load_from_json"]
 
 JSON_PATH_ENVIRONMENT_KEY = "ORTMODULE_JSON_CONFIG_PATH"
-# What has no meaning on stock onnxruntime is checked, and has no effect.
-_BOOLEANS = (
-    "AllowLayerNormModPrecision",
-    "EnableCustomAutogradFunction",
-    "EnableGradAccOptimization",
-    "RunSymbolicShapeInference",
-    "UseExternalGPUAllocator",
-    "UseMemoryEfficientGradient",
-    "UseStaticShape",
-)
+# What has no meaning on stock onnxruntime is checked and kept, and has no effect.
+_BOOLEANS = {
+    "AllowLayerNormModPrecision": "allow_layer_norm_mod_precision",
+    "EnableCustomAutogradFunction": "enable_custom_autograd_function",
+    "EnableGradAccOptimization": "enable_grad_acc_optimization",
+    "RunSymbolicShapeInference": "run_symbolic_shape_infer",
+    "UseExternalGPUAllocator": "use_external_gpu_allocator",
+    "UseMemoryEfficientGradient": "use_memory_efficient_gradient",
+    "UseStaticShape": "use_static_shape",
+}
 
 
 def load_from_json(ortmodule: ORTModule, path: str | os.PathLike[str] | None = None) -> None:
     """Set the options of an ORTModule.
 
-    ``DebugOptions`` (LogLevel, SaveONNX, ONNXPrefix, SaveONNXPath) and ``FallbackPolicy`` (a list of names) have the
-    meaning that they have elsewhere; ``SkipCheck``, ``PropagateCastOps``, ``OnnxOpsetVersion`` and the switches of the
-    original's optimisations are checked and have no effect.
+    ``DebugOptions`` (LogLevel, SaveONNX, ONNXPrefix, SaveONNXPath), ``FallbackPolicy`` (a list of names) and
+    ``OnnxOpsetVersion`` have the meaning that they have elsewhere; ``SkipCheck``, ``PropagateCastOps`` and the switches
+    of the original's optimisations are checked and have no effect.
 
     Args:
         ortmodule: the module.
@@ -77,16 +78,38 @@ def _load_skip_check(ortmodule: ORTModule, key: str, value: Any) -> None:
     found = _SkipCheck(0)
     for name in _strings(key, value):
         found |= _member(_SkipCheck, name, key)
-    for is_training in (True, False):
-        ortmodule._torch_module._execution_manager(is_training)._runtime_options.skip_check = found
+    _options(ortmodule).skip_check = found
 
 
-def _check(kind: type) -> Callable[[ORTModule, str, Any], None]:
-    def check(_: ORTModule, key: str, value: Any) -> None:
-        if type(value) is not kind:
-            raise OnwardError(f"{key} takes {kind.__name__}, not {value!r}")
+def _load_propagate_cast_ops(ortmodule: ORTModule, key: str, value: Any) -> None:
+    known = {"Strategy", "Level", "Allow"}
+    if not isinstance(value, dict) or value.keys() - known:
+        raise OnwardError(f"{key} takes {', '.join(sorted(known))}, not {value!r}")
+    options = _options(ortmodule)
+    if "Strategy" in value:
+        options.propagate_cast_ops_strategy = _member(PropagateCastOpsStrategy, value["Strategy"], f"{key}.Strategy")
+    if "Level" in value:
+        options.propagate_cast_ops_level = _checked(f"{key}.Level", value["Level"], int)
+    if "Allow" in value:
+        options.propagate_cast_ops_allow = _strings(f"{key}.Allow", value["Allow"])
 
-    return check
+
+def _load(name: str, kind: type) -> Callable[[ORTModule, str, Any], None]:
+    def load(ortmodule: ORTModule, key: str, value: Any) -> None:
+        setattr(_options(ortmodule), name, _checked(key, value, kind))
+
+    return load
+
+
+def _options(ortmodule: ORTModule) -> RuntimeOptions:
+    found: RuntimeOptions = ortmodule._torch_module._execution_manager(True)._runtime_options
+    return found
+
+
+def _checked(key: str, value: Any, kind: type) -> Any:
+    if type(value) is not kind:
+        raise OnwardError(f"{key} takes {kind.__name__}, not {value!r}")
+    return value
 
 
 def _strings(key: str, value: Any) -> list[str]:
@@ -105,7 +128,7 @@ _LOADERS: dict[str, Callable[[ORTModule, str, Any], None]] = {
     "DebugOptions": _load_debug_options,
     "FallbackPolicy": _load_fallback_policy,
     "SkipCheck": _load_skip_check,
-    "PropagateCastOps": _check(dict),
-    "OnnxOpsetVersion": _check(int),
-    **{name: _check(bool) for name in _BOOLEANS},
+    "PropagateCastOps": _load_propagate_cast_ops,
+    "OnnxOpsetVersion": _load("onnx_opset_version", int),
+    **{key: _load(name, bool) for key, name in _BOOLEANS.items()},
 }
