@@ -43,7 +43,7 @@ def launch(arguments: Sequence[str], *, size: int = 2, limit: float = 120, **oth
     return _wait(processes, limit)
 
 
-def torchrun(arguments: Sequence[str], folder: Path, *, limit: float = 120) -> Ended:
+def torchrun(arguments: Sequence[str], folder: Path, *, limit: float = 120, **others: str) -> Ended:
     """Run ``torchrun --nproc-per-node 2 *arguments``."""
     command = [
         sys.executable,
@@ -54,7 +54,7 @@ def torchrun(arguments: Sequence[str], folder: Path, *, limit: float = 120) -> E
         "--master-port",
         str(free_port()),
     ]
-    return _wait([_start([*command, *arguments], environment(), folder)], limit)[0]
+    return _wait([_start([*command, *arguments], environment(**others), folder)], limit)[0]
 
 
 def _start(command: Sequence[str], known: Mapping[str, str], folder: Path | None = None) -> subprocess.Popen[str]:

@@ -1,4 +1,4 @@
-"""The examples train, started as they say."""
+"""The examples in examples/distributed learn, in two processes that torchrun has started."""
 
 from __future__ import annotations
 
@@ -7,25 +7,36 @@ from pathlib import Path
 
 import pytest
 
+from tests.distributed.conftest import Two
 from tests.distributed.launch import ROOT, torchrun
 
 pytest.importorskip("torch")
 EXAMPLES = ROOT / "examples" / "distributed"
 
 
-def accuracy(example: str, tmp_path: Path, *arguments: str) -> float:
-    ended = torchrun([str(EXAMPLES / example), *arguments], tmp_path)
-    assert ended.code == 0, ended.output
-    found = re.findall(r"^2 processes, .*: accuracy ([\d.]+)$", ended.output, re.MULTILINE)
-    assert len(found) == 1, ended.output
+def accuracy(output: str) -> float:
+    found = re.findall(r"^2 processes, .*: accuracy ([\d.]+)$", output, re.MULTILINE)
+    assert len(found) == 1, output
     return float(found[0])
 
 
-def test_trainer(tmp_path: Path) -> None:
-    assert accuracy("train.py", tmp_path, "--epochs", "4", "--output", str(tmp_path)) > 0.9
-    assert (tmp_path / "digits_cnn_trained.onnx").is_file()
-    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-000000088.checkpoint"]
+def test_trainer(two: Two) -> None:
+    first, second = two.both("train.py")
+    assert accuracy(first) > 0.9
+    assert second == ""
+    assert (two.folder / "digits_cnn_trained.onnx").is_file()
+    assert [path.name for path in (two.folder / "checkpoints").iterdir()] == ["step-000000088.checkpoint"]
 
 
-def test_ortmodule(tmp_path: Path) -> None:
-    assert accuracy("ortmodule.py", tmp_path, "--epochs", "4") > 0.9
+def test_ortmodule(two: Two) -> None:
+    first, second = two.both("ortmodule.py")
+    assert accuracy(first) > 0.9
+    assert second == ""
+
+
+@pytest.mark.slow  # the same programs, in processes of their own
+@pytest.mark.parametrize("name", ["train.py", "ortmodule.py"])
+def test_the_commands(name: str, tmp_path: Path) -> None:
+    ended = torchrun([str(EXAMPLES / name), "--epochs", "4"], tmp_path)
+    assert ended.code == 0, ended.output
+    assert accuracy(ended.output) > 0.9

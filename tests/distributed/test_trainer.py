@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -16,33 +15,14 @@ import onward
 from onward.callbacks import Checkpoints
 from onward.errors import OnwardError
 from onward.runtime.state import RandomState
+from tests.distributed.conftest import Two
 from tests.distributed.launch import environment, launch
-from tests.distributed.scenarios import SCENARIOS, everything, fast, quiet
+from tests.distributed.scenarios import SCENARIOS
+from tests.distributed.scenarios.registry import everything, fast, quiet
 from tests.trainer.toys import classifier, labelled
 
 # Sums over rows in another order: a few of the last bits of float32, carried through a few dozen updates.
 CLOSE = {"rtol": 2e-4, "atol": 2e-6}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("two")
-
-
-@pytest.fixture(scope="module")
-def two(folder: Path) -> list[dict[str, Any]]:
-    """What each of two processes has found in all scenarios."""
-    pytest.importorskip("torch")
-    ended = launch(["-m", "tests.distributed.worker", str(folder)], limit=150)
-    assert [each.code for each in ended] == [0, 0], "\n".join(each.output for each in ended)
-    return [pickle.loads((folder / f"rank{rank}.pickle").read_bytes()) for rank in (0, 1)]
-
-
-def of_both(two: list[dict[str, Any]], name: str) -> tuple[Any, Any]:
-    found = two[0][name], two[1][name]
-    for each in found:
-        assert not isinstance(each, str), each  # a traceback
-    return found
 
 
 def of_one(name: str, folder: Path) -> Any:
@@ -70,8 +50,8 @@ def assert_same(x: Any, y: Any, **tolerance: float) -> None:
 
 
 @pytest.mark.parametrize("name", ["equal_shards", "exact_arithmetic"])
-def test_bit_by_bit_what_one_process_computes(two: Any, name: str, tmp_path: Path) -> None:
-    first, second = of_both(two, name)
+def test_bit_by_bit_what_one_process_computes(two: Two, name: str, tmp_path: Path) -> None:
+    first, second = two.both(name)
     assert_same(first, second)
     assert_same(first, of_one(name, tmp_path))
 
@@ -83,14 +63,14 @@ def test_bit_by_bit_what_one_process_computes(two: Any, name: str, tmp_path: Pat
         "search_of_a_rate", "data_of_their_own", "sampler_of_torch",
     ],
 )  # fmt: skip
-def test_what_one_process_computes_on_the_joined_batch(two: Any, name: str, tmp_path: Path) -> None:
-    first, second = of_both(two, name)
+def test_what_one_process_computes_on_the_joined_batch(two: Two, name: str, tmp_path: Path) -> None:
+    first, second = two.both(name)
     assert_same(first, second)
     assert_same(first, of_one(name, tmp_path), **CLOSE)
 
 
-def test_early_stopping_stops(two: Any) -> None:
-    (state, best, stopped), _ = of_both(two, "early_stopping")
+def test_early_stopping_stops(two: Two) -> None:
+    (state, best, stopped), _ = two.both("early_stopping")
     assert stopped
     assert len(state["epochs"]) == best + 2 < 30
 
@@ -99,24 +79,24 @@ def test_early_stopping_stops(two: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["continued", "continued_in_memory"])
-def test_continued_bit_for_bit(two: Any, name: str) -> None:
-    first, second = of_both(two, name)
+def test_continued_bit_for_bit(two: Two, name: str) -> None:
+    first, second = two.both(name)
     for whole, again, error in (first, second):
         assert "step " in error[1]
         assert_same(whole, again)
     assert_same(first[:2], second[:2])
 
 
-def test_one_process_continues_what_two_have_left(two: Any, folder: Path) -> None:
-    (whole, steps), _ = of_both(two, "left_for_one")
+def test_one_process_continues_what_two_have_left(two: Two) -> None:
+    (whole, steps), _ = two.both("left_for_one")
     assert steps == 7
     trainer = fast(classifier(), optimizer="adamw", metrics=["accuracy"])
-    checkpoints = Checkpoints(folder / "left_for_one" / "left", every=1)
+    checkpoints = Checkpoints(two.folder / "left_for_one" / "left", every=1)
     trainer.fit(*labelled(48), epochs=3, batch_size=10, callbacks=[checkpoints], resume=True, **quiet)
     assert_same(everything(trainer), whole, **CLOSE)
 
 
-def test_batches_that_were_dealt_out_are_continued_by_as_many(two: Any, tmp_path: Path) -> None:
+def test_batches_that_were_dealt_out_are_continued_by_as_many(two: Two, tmp_path: Path) -> None:
     """What a batch is, is another thing in one process; nothing tells which of them come next."""
     data = [labelled(4), labelled(4)]
     trainer = fast(classifier(), optimizer="adamw")
@@ -132,14 +112,14 @@ def test_batches_that_were_dealt_out_are_continued_by_as_many(two: Any, tmp_path
 # What processes do not have in common ---------------------------------------------------------------------------------
 
 
-def test_the_first_weights_and_the_seed_are_those_of_rank_0(two: Any, tmp_path: Path) -> None:
-    first, second = of_both(two, "drawn_at_random")
+def test_the_first_weights_and_the_seed_are_those_of_rank_0(two: Two, tmp_path: Path) -> None:
+    first, second = two.both("drawn_at_random")
     assert_same(first, second)
     assert_same(first, of_one("drawn_at_random", tmp_path))
 
 
-def test_running_statistics_are_means(two: Any, tmp_path: Path) -> None:
-    first, second = of_both(two, "normalised")
+def test_running_statistics_are_means(two: Two, tmp_path: Path) -> None:
+    first, second = two.both("normalised")
     assert_same(first, second)
     alone, _ = of_one("normalised", tmp_path)
     np.testing.assert_allclose(first[0]["mean"], alone["mean"], rtol=1e-5, atol=1e-7)
@@ -151,8 +131,8 @@ def test_running_statistics_are_means(two: Any, tmp_path: Path) -> None:
     np.testing.assert_allclose(first[0]["variance"], momentum + (1 - momentum) * within, rtol=1e-5)
 
 
-def test_masks_differ(two: Any, tmp_path: Path) -> None:
-    (joined, other), second = of_both(two, "masks")
+def test_masks_differ(two: Two, tmp_path: Path) -> None:
+    (joined, other), second = two.both("masks")
     alone, same_other = of_one("masks", tmp_path)
     assert (joined, other) == second
     assert other == same_other
@@ -171,15 +151,15 @@ def test_seeds_of_processes() -> None:
 # What goes wrong ------------------------------------------------------------------------------------------------------
 
 
-def test_one_process_stops_all(two: Any) -> None:
-    first, second = of_both(two, "stopped_by_one")
+def test_one_process_stops_all(two: Two) -> None:
+    first, second = two.both("stopped_by_one")
     # After 3 steps, after the last of an epoch before its end, and after its end; `on_settled` comes before that, too.
     assert first == second == [(3, 0), (4, 0), (4, 1), (4, 0)] * 2
 
 
-def test_an_error_in_one_process_ends_all(two: Any) -> None:
+def test_an_error_in_one_process_ends_all(two: Two) -> None:
     """The others are told at once, and by whom; training goes on in the next scenario."""
-    here, there = of_both(two, "error_in_one")
+    here, there = two.both("error_in_one")
     for kind, text in ((0, "ValueError: step 2 is enough"), (1, "OSError: the disk is gone"), (2, "missing.onnx")):
         assert there[kind][0].startswith(("ValueError", "OSError", "InvalidModelError", "OnwardError"))
         assert "PeerError" not in there[kind][0]
@@ -190,20 +170,20 @@ def test_an_error_in_one_process_ends_all(two: Any) -> None:
     assert here[3] == there[3] == 3  # two steps before the first error, one round of batches before the second
 
 
-def test_ctrl_c_in_one_process_is_one_in_all(two: Any, folder: Path) -> None:
-    for each in of_both(two, "interrupted"):
+def test_ctrl_c_in_one_process_is_one_in_all(two: Two) -> None:
+    for each in two.both("interrupted"):
         for error, steps in each:
             assert error[0].startswith("KeyboardInterrupt")
             assert error[2] < 20
             assert steps == 1
     for rank in (0, 1):
-        assert [path.name for path in (folder / "interrupted" / f"interrupted{rank}").iterdir()] == [
+        assert [path.name for path in (two.folder / "interrupted" / f"interrupted{rank}").iterdir()] == [
             "step-000000001.checkpoint"
         ]
 
 
-def test_numbers_that_are_not_finite_stop_all(two: Any) -> None:
-    here, there = of_both(two, "not_a_number")
+def test_numbers_that_are_not_finite_stop_all(two: Two) -> None:
+    here, there = two.both("not_a_number")
     for error, same, steps in (here, there):
         assert "NonFiniteError" in error[0]
         assert "rows 4, 5, 6, 7 of the data: the loss is nan" in error[1]
@@ -212,8 +192,8 @@ def test_numbers_that_are_not_finite_stop_all(two: Any) -> None:
     assert here[0][1].startswith("rank 1: step 0")
 
 
-def test_processes_that_do_different_things_are_told(two: Any) -> None:
-    for calls, rows, rates, models, warned, _ in of_both(two, "at_odds"):
+def test_processes_that_do_different_things_are_told(two: Two) -> None:
+    for calls, rows, rates, models, warned, _ in two.both("at_odds"):
         assert "rank 0 is at the end of an evaluation; rank 1 is at save" in calls[1]
         assert "the number of rows is 16 in rank 0, and 15 in rank 1" in rows[1]
         assert "the learning rates differ: 0.1 in rank 0, 0.2 in rank 1" in rates[1]
@@ -221,11 +201,11 @@ def test_processes_that_do_different_things_are_told(two: Any) -> None:
         assert all(error[0].startswith("PeerError") for error in (calls, rows, rates, models))
         assert len(warned) == 1
         assert "the parameters of rank 1 are no longer those of rank 0" in warned[0]
-    assert_same(two[0]["at_odds"][-1], two[1]["at_odds"][-1])
+    assert_same(*(each[-1] for each in two.both("at_odds")))
 
 
-def test_the_first_process_writes(two: Any, tmp_path: Path) -> None:
-    first, second = of_both(two, "files")
+def test_the_first_process_writes(two: Two, tmp_path: Path) -> None:
+    first, second = two.both("files")
     assert first[0] == ["c", "log.csv", "model.onnx", "saved"]
     assert second[0] == []
     for _, trainer, other, _ in (first, second):
@@ -237,43 +217,27 @@ def test_the_first_process_writes(two: Any, tmp_path: Path) -> None:
     assert "PeerError" not in first[3][0]
 
 
-def test_gradients_are_added_up_where_they_are(two: Any) -> None:
-    for same_memory, operations in of_both(two, "without_a_copy"):
+def test_gradients_are_added_up_where_they_are(two: Two) -> None:
+    for same_memory, operations in two.both("without_a_copy"):
         assert same_memory
         assert operations == ["all_gather", "all_reduce"]
 
 
-DIES = """
-import os, sys, time
-import numpy as np
-import onward
-from onward.callbacks import Lambda
-from onward.torch import Distributed
-from tests.trainer.toys import classifier, labelled
-
-strategy = Distributed(timeout=2)
-trainer = onward.Trainer(classifier(), "cross_entropy", strategy=strategy)
-def end(run):
-    if strategy.rank == 1 and run.step == 2:
-        if sys.argv[1] == "dies":
-            os._exit(7)
-        time.sleep(4)
-began = time.monotonic()
-try:
-    trainer.fit(*labelled(16), batch_size=4, callbacks=[Lambda(on_step_end=end)], progress=False)
-except onward.errors.PeerError as error:
-    print(f"after {time.monotonic() - began:.0f} s: {error}")
-"""
+def test_a_process_that_hangs_is_not_waited_for_for_ever(two: Two) -> None:
+    (kinds, text, seconds), _ = two.both("hangs")
+    assert kinds.startswith("PeerError OnwardError")
+    assert "rank 0 waited at a training step for the other processes, but rank 1 did not answer within 3 s" in text
+    assert seconds < 30
 
 
-@pytest.mark.parametrize("how", ["dies", "hangs"])
-def test_a_process_that_is_gone_is_not_waited_for(how: str) -> None:
+def test_a_process_that_is_gone_is_not_waited_for() -> None:
+    """In processes that torch.multiprocessing has made."""
     pytest.importorskip("torch")
-    first, second = launch(["-c", DIES, how], limit=60)
-    assert first.code == 0, first.output
-    why = "the connection to rank 1 is lost" if how == "dies" else "rank 1 did not answer within 2 s"
-    assert f"rank 0 waited at a training step for the other processes, but {why}" in first.output
-    assert second.code == (7 if how == "dies" else 0)
+    (ended,) = launch(["-m", "tests.distributed.gone"], size=1, limit=100)
+    assert ended.code == 0, ended.output
+    why = "rank 0 waited at a training step for the other processes, but the connection to rank 1 is lost"
+    assert f"rank 0 knew within a minute: True; {why}" in ended.output
+    assert "exit codes: [0, 7]" in ended.output
 
 
 def test_without_other_processes() -> None:

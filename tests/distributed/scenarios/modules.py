@@ -1,16 +1,13 @@
-"""ORTModule in torch's DistributedDataParallel: scenarios for two processes, and for one on all rows.
+"""ORTModule in torch's DistributedDataParallel: scenarios for two processes, for one on all rows, and of torch alone.
 
-Usage, by torchrun: ddp.py <folder>.
+Modules are exported once: a scenario sets parameters and buffers to what they were at first.
 """
 
 from __future__ import annotations
 
 import contextlib
-import pickle
-import sys
-import warnings
+import functools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +16,20 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from onward.torch import ORTModule
+
+# What DistributedDataParallel is asked for, and whether gradients of two passes are added up before they are exchanged.
+OPTIONS: dict[str, tuple[dict[str, Any], bool]] = {
+    "nothing": ({}, False),
+    "many buckets": ({"bucket_cap_mb": 1e-4}, False),
+    "find_unused_parameters": ({"find_unused_parameters": True}, False),
+    "gradient_as_bucket_view": ({"gradient_as_bucket_view": True}, False),
+    "static_graph": ({"static_graph": True}, False),
+    "static_graph, gradient_as_bucket_view": ({"static_graph": True, "gradient_as_bucket_view": True}, False),
+    "no_sync": ({}, True),
+    "no_sync, gradient_as_bucket_view": ({"gradient_as_bucket_view": True}, True),
+    "no_sync, find_unused_parameters": ({"find_unused_parameters": True}, True),
+    "no_sync, static_graph": ({"static_graph": True}, True),
+}
 
 
 class Net(nn.Module):
@@ -45,7 +56,7 @@ def data() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(32, 8, generator=generator), torch.randint(0, 4, (32,), generator=generator)
 
 
-def made(**options: bool) -> Net:
+def net_of(**options: bool) -> Net:
     torch.manual_seed(0 if not dist.is_initialized() else dist.get_rank())  # DDP broadcasts those of rank 0
     net = Net(**options)
     if dist.is_initialized():
@@ -53,9 +64,21 @@ def made(**options: bool) -> Net:
     return net
 
 
-def wrapped(net: Net, **options: Any) -> nn.Module:
+@functools.cache
+def exported(**options: bool) -> ORTModule:
+    return ORTModule(net_of(**options))
+
+
+def made(**options: bool) -> ORTModule:
+    """A module as it was at first."""
+    module = exported(**options)
+    module.load_state_dict(net_of(**options).state_dict())
+    module.zero_grad(set_to_none=True)
+    return module
+
+
+def wrapped(module: nn.Module, **options: Any) -> nn.Module:
     """The module as it trains: alone, or with others."""
-    module = ORTModule(net)
     return DistributedDataParallel(module, **options) if dist.is_initialized() else module
 
 
@@ -72,13 +95,13 @@ def gradients(net: nn.Module) -> dict[str, Any]:
     return {name: None if p.grad is None else p.grad.numpy().copy() for name, p in net.named_parameters()}
 
 
-def steps(net: Net, *, count: int = 5, halves: bool = False, **options: Any) -> dict[str, Any]:
+def steps(net: nn.Module, *, halves: bool = False, **options: Any) -> dict[str, Any]:
     """Outputs, the first gradients, and parameters after some steps of Adam; one process may add two halves up."""
     x, y = data()
     module = wrapped(net, **options)
     optimizer = torch.optim.Adam(module.parameters(), 0.01)
     found: dict[str, Any] = {}
-    for step in range(count):
+    for step in range(5):
         optimizer.zero_grad()
         parts = [slice(0, 16), slice(16, 32)] if halves else [slice(None)]
         for part in parts:
@@ -94,10 +117,13 @@ def joined() -> Any:
     """With gradients that are views of what is exchanged, and hooks that look at them."""
     net = made()
     seen: list[str] = []
+    hooks = []
     for name, parameter in net.named_parameters():
-        parameter.register_hook(lambda g, name=name: seen.append(name))
-        parameter.register_post_accumulate_grad_hook(lambda p: seen.append("accumulated"))
+        hooks.append(parameter.register_hook(lambda g, name=name: seen.append(name)))
+        hooks.append(parameter.register_post_accumulate_grad_hook(lambda p: seen.append("accumulated")))
     found = steps(net, halves=not dist.is_initialized(), gradient_as_bucket_view=True)
+    for hook in hooks:
+        hook.remove()
     return {**found, "seen": seen}
 
 
@@ -123,30 +149,41 @@ def unused_here() -> Any:
     return parameters(net)
 
 
-def accumulated() -> Any:
-    """Two passes for each step, the first without exchange of gradients."""
+def accumulated(net: nn.Module | None = None, *, apart: bool = True, **options: Any) -> Any:
+    """Two passes for each step, the first without exchange of gradients; or one over all rows."""
     x, y = data()
-    net = made()
-    module = wrapped(net)
-    optimizer = torch.optim.SGD(net.parameters(), 0.1)
-    for _ in range(3):
+    net = made() if net is None else net
+    module = wrapped(net, **options)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+    parts = [slice(0, None, 2), slice(1, None, 2)] if apart else [slice(None)]
+    first: dict[str, Any] = {}
+    begin = 1 if "static_graph" in options else 0  # torch fails where the first pass of a static graph is one of these
+    for step in range(4):
         optimizer.zero_grad()
-        for index, part in enumerate((slice(0, None, 2), slice(1, None, 2))):
-            quiet = module.no_sync() if index == 0 and dist.is_initialized() else contextlib.nullcontext()
-            with quiet:  # type: ignore[attr-defined]
-                (nn.functional.cross_entropy(module(mine(x)[part]), mine(y)[part]) / 2).backward()
+        for part in parts:
+            apart_from_others = step >= begin and part is not parts[-1] and dist.is_initialized()
+            with module.no_sync() if apart_from_others else contextlib.nullcontext():  # type: ignore[operator]
+                (nn.functional.cross_entropy(module(mine(x)[part]), mine(y)[part]) / len(parts)).backward()
+        first = first or gradients(net)
         optimizer.step()
-    return parameters(net)
+    return {**parameters(net), **{f"gradient of {name}": g for name, g in first.items()}}
+
+
+def options_of_torch() -> Any:
+    """With each option, on onnxruntime and in plain torch; a layer that is not used where torch allows it."""
+    found = {}
+    for title, (options, apart) in OPTIONS.items():
+        kind = {"unused": "find_unused_parameters" in options or "static_graph" in options}
+        found[title] = [accumulated(net, apart=apart, **options) for net in (made(**kind), net_of(**kind))]
+    return found
 
 
 def buffers() -> Any:
     """Running statistics are those of rank 0 at the beginning of each pass, as in torch."""
     x, y = data()
     found = []
-    for wrap in (ORTModule, lambda net: net):
-        net = made(batch_norm=True)
-        inner = wrap(net)
-        module = DistributedDataParallel(inner) if dist.is_initialized() else inner
+    for net in (made(batch_norm=True), net_of(batch_norm=True)):
+        module = wrapped(net)
         optimizer = torch.optim.SGD(net.parameters(), 0.1)
         for _ in range(3):
             optimizer.zero_grad()
@@ -157,18 +194,6 @@ def buffers() -> Any:
     return found
 
 
-SCENARIOS: dict[str, Callable[[], Any]] = {
-    function.__name__: function for function in (joined, unused, unused_here, accumulated, buffers)
+MODULES: dict[str, Callable[[], Any]] = {
+    function.__name__: function for function in (joined, unused, unused_here, accumulated, options_of_torch, buffers)
 }
-
-
-def main(folder: Path) -> None:
-    warnings.simplefilter("error")  # that torch runs a module in place of onnxruntime is one
-    dist.init_process_group("gloo")
-    found = {name: run() for name, run in SCENARIOS.items()}
-    (folder / f"rank{dist.get_rank()}.pickle").write_bytes(pickle.dumps(found))
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
