@@ -98,6 +98,11 @@ bench: $(VENV)/test $(ORT_TRAINING)/created ## time training steps against PyTor
 	$(PY) -m benchmarks.run --ort-training $(ORT_TRAINING)/bin/python $(BENCH)
 	$(PY) -m benchmarks.estimators $(BENCH)
 	$(PY) -m benchmarks.ortmodule $(BENCH)
+	$(PY) -m benchmarks.comparison
+
+.PHONY: comparison
+comparison: $(VENV)/test ## write the newest results of `make bench` into README.md and docs/comparison.md
+	$(PY) -m benchmarks.comparison
 
 .PHONY: record-golden
 record-golden: $(ORT_TRAINING)/created ## record tests/golden again from onnxruntime-training

@@ -7,6 +7,7 @@ import math
 import os
 import platform
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,7 +42,7 @@ def line(work: Work, row: Row) -> str:
         else f"{name}: {_short(result.problem)}"
         for name, result in row.items()
     ]
-    return f"  {' | '.join(parts)} | ratio {_number(time_ratio(row))} (target {work.target})"
+    return f"  {' | '.join(parts)} | ratio {_number(time_ratio(row))} (target {_goal(work) or 'none'})"
 
 
 def write(
@@ -65,7 +66,7 @@ def _page(rows: Mapping[str, Row], works: Mapping[str, Work], titles: Mapping[st
     building: list[list[object]] = []
     for name, row in rows.items():
         work = works[name]
-        times.append([work.title, *(_time(row[peer]) for peer in titles), _number(time_ratio(row)), work.target])
+        times.append([work.title, *(_time(row[peer]) for peer in titles), _number(time_ratio(row)), _goal(work)])
         ratios = [_number(memory_ratio(row, peer)) for peer in others]
         memory.append([work.title, *(_number(row[peer].mib, 0) for peer in titles), *ratios])
         building.append([work.title, *(_number(row[peer].build_seconds) for peer in builders)])
@@ -73,7 +74,7 @@ def _page(rows: Mapping[str, Row], works: Mapping[str, Work], titles: Mapping[st
         [
             f"# Training steps with AdamW, {day}",
             "",
-            f"{processor()}, {threads} threads, float32; load of the machine over the last minute "
+            f"{processor()}, {threads} threads, float32, {_versions()}; load of the machine over the last minute "
             f"{os.getloadavg()[0]:.1f}. Median (least to most) of alternating rounds; memory is the peak above the "
             "loaded program. Ratios are our time by the fastest peer's and our memory by each peer's: lower is better.",
             "",
@@ -94,6 +95,10 @@ def processor() -> str:
     return platform.machine()
 
 
+def _versions() -> str:
+    return ", ".join(f"{name} {version(name)}" for name in ("onnxruntime", "torch"))
+
+
 def table(header: list[str], rows: list[list[object]]) -> str:
     cells = [header, ["---"] * len(header), *([str(cell).replace("|", "/") for cell in row] for row in rows)]
     return "\n".join(f"| {' | '.join(row)} |" for row in cells)
@@ -109,6 +114,10 @@ def _time(result: Result) -> str:
 def _short(problem: str, limit: int = 160) -> str:
     words = next((meaning for text, meaning in _MEANINGS.items() if text in problem), " ".join(problem.split()))
     return words if len(words) <= limit else f"{words[:limit]} ..."
+
+
+def _goal(work: Work) -> str:
+    return "" if math.isnan(work.target) else str(work.target)
 
 
 def _number(value: float, digits: int = 2) -> str:

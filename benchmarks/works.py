@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -106,17 +107,81 @@ class Transformer(nn.Module):
         return self.scores(x).flatten(0, 1)
 
 
+def _dense(inputs: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(*_convolution(inputs, outputs, 3))
+
+
+class Residual(nn.Module):
+    """Dense 3x3 convolutions around a shortcut."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(_dense(channels, channels), _dense(channels, channels))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.layers(x)
+
+
+def resnet() -> nn.Module:
+    """Eight residual blocks of dense convolutions."""
+    blocks = [Residual(64) for _ in range(8)]
+    return nn.Sequential(_dense(3, 64), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
+
+
+class UNet(nn.Module):
+    """Down twice and up again; scores of each pixel as `[pixels, classes]`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = _dense(3, 32), _dense(32, 64), _dense(64, 128)
+        self.up = nn.ModuleList([nn.ConvTranspose2d(128, 64, 2, 2), nn.ConvTranspose2d(64, 32, 2, 2)])
+        self.merge = nn.ModuleList([_dense(128, 64), _dense(64, 32)])
+        self.scores = nn.Conv2d(32, 10, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        pool = nn.functional.max_pool2d
+        one = self.first(x)
+        two = self.second(pool(one, 2))
+        y = self.third(pool(two, 2))
+        for up, merge, skipped in zip(self.up, self.merge, (two, one), strict=True):
+            y = merge(torch.cat([up(y), skipped], 1))
+        return self.scores(y).permute(0, 2, 3, 1).flatten(0, 2)
+
+
+def sounds() -> nn.Module:
+    """1-D convolutions over samples, as key-word spotters have them."""
+    layers = [
+        layer
+        for i, o, k, s in ((1, 32, 80, 16), (32, 32, 3, 1), (32, 64, 3, 1), (64, 64, 3, 1))
+        for layer in (nn.Conv1d(i, o, k, s), nn.BatchNorm1d(o), nn.ReLU(), nn.MaxPool1d(4))
+    ]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(64, 10))
+
+
+class Recurrent(nn.Module):
+    """An LSTM, and scores of its last output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(64, 128, batch_first=True)
+        self.scores = nn.Linear(128, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scores(self.lstm(x)[0][:, -1])
+
+
 @dataclass(frozen=True)
 class Work:
     """One row of the table; `target` is our time by that of the best peer, from the project's goals."""
 
     title: str
-    target: float
+    target: float  # NaN: none
     build: Callable[[], nn.Module]
     shape: tuple[int, ...]  # of one batch
     classes: int
     vocabulary: int = 0  # of inputs that are tokens
     learning_rate: float = 1e-3
+    labels: int = 0  # of a batch, where there is more than one for a row
 
     def model(self) -> nn.Module:
         torch.manual_seed(0)
@@ -129,7 +194,7 @@ class Work:
             x = rng.integers(0, self.vocabulary, (BATCHES, *self.shape))
             return x, rng.integers(0, self.classes, (BATCHES, int(np.prod(self.shape))))
         x = rng.normal(size=(BATCHES, *self.shape)).astype(np.float32)
-        return x, rng.integers(0, self.classes, (BATCHES, self.shape[0]))
+        return x, rng.integers(0, self.classes, (BATCHES, self.labels or self.shape[0]))
 
 
 WORKS = {
@@ -157,6 +222,13 @@ WORKS = {
         28782,
         28782,
     ),
+    # What PyTorch's own kernels are made for.
+    "resnet": Work("ResNet, dense 3x3, 32x32, batch 16", math.nan, resnet, (16, 3, 32, 32), 10, learning_rate=1e-5),
+    "unet": Work("U-Net 64x64, batch 4", math.nan, UNet, (4, 3, 64, 64), 10, learning_rate=1e-5, labels=4 * 64 * 64),
+    "sounds": Work(
+        "1-D convolutions, 16,000 samples, batch 8", math.nan, sounds, (8, 1, 16000), 10, learning_rate=1e-5
+    ),
+    "lstm": Work("LSTM 128, 50 steps, batch 16", math.nan, Recurrent, (16, 50, 64), 10),
 }
 
 

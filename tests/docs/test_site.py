@@ -56,3 +56,10 @@ def test_pictures_of_graphs_are_current() -> None:
     command = [sys.executable, "scripts/draw_graphs.py", "--check"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
+
+
+def test_measured_tables_are_those_of_the_newest_results() -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "benchmarks.comparison", "--check"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr

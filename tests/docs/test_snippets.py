@@ -104,7 +104,8 @@ def test_marks_are_understood() -> None:
     for path in DOCUMENTS:
         text = path.read_text("utf-8")
         understood = sum(len(MARK.findall(found["marks"])) for found in BLOCK.finditer(text))
-        assert understood == len(re.findall(r"^<!--", text, re.MULTILINE)), path.name
+        others = re.findall(r"^<!-- (?!begin |end )", text, re.MULTILINE)
+        assert understood == len(others), path.name
 
 
 @pytest.fixture(scope="session")
