@@ -180,7 +180,7 @@ def test_retrying(monkeypatch: pytest.MonkeyPatch) -> None:
 
     tried = []
 
-    def fail(*args: Any) -> Any:
+    def fail(*args: Any, **options: Any) -> Any:
         tried.append(args)
         raise ORTModuleONNXModelException("no")
 

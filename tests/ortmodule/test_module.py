@@ -117,6 +117,22 @@ def test_one_graph_serves_all_sizes_and_styles_of_a_call(pair: tuple[Net, ORTMod
     assert len(plans(module)) == before
 
 
+def test_images_of_other_sizes_make_a_graph_for_all() -> None:
+    """The first is for its size, which is faster."""
+    net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    module, twin = ORTModule(net), copy.deepcopy(net)
+    for count, shape in zip((1, 1, 2, 2, 2), ((2, 8, 8), (3, 8, 8), (2, 10, 9), (3, 7, 11), (2, 8, 8)), strict=True):
+        x = torch.randn(shape[0], 2, *shape[1:])
+        for side in (net, twin):
+            side.zero_grad()
+        y, expected = module(x), twin(x)
+        torch.testing.assert_close(y, expected, **CLOSE)
+        y.square().sum().backward()
+        expected.square().sum().backward()
+        require_same_gradients(net, twin)
+        assert len(plans(module)) == count
+
+
 def test_optimizers_change_what_the_graphs_see(pair: tuple[Net, ORTModule]) -> None:
     optimizers = [torch.optim.Adam(net.parameters(), lr=0.05) for net in pair]
     x = torch.randn(5, 4)

@@ -114,7 +114,7 @@ class ExecutionManager:
     def _original_model_has_changed(self) -> bool:
         """Whether the module is another one than at its last call, in its attributes, modes or types."""
         last = self._wrapper._state
-        return last is not None and Fingerprint(self._wrapper.module).key != last
+        return last is not None and Fingerprint(self._wrapper.module).key != last[0].key
 
     @property
     def _module_parameters(self) -> list[inspect.Parameter]:

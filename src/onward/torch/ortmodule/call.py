@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from onward.torch.ortmodule._fallback import ORTModuleIOError
 
 _CONSTANTS = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device)
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
+FLAT = frozenset({*_CONSTANTS, *_TENSORS})  # what cannot hold anything
 DTYPES = frozenset(
     {
         torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.bool,
@@ -35,6 +37,7 @@ class Call:
         places: where these are among the leaves.
         key: all that two calls have in common which the same graph can serve, but for sizes.
         sizes: the shapes of the tensors.
+        numbers: the plain numbers among the arguments; what identifies each, and its value.
     """
 
     leaves: list[Any]
@@ -43,48 +46,7 @@ class Call:
     places: tuple[int, ...]
     key: Hashable
     sizes: Sizes
-
-    @classmethod
-    def of(
-        cls, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any], varying: set[Hashable]
-    ) -> Call:
-        """The call of a function with these arguments; `varying` holds the numbers to be seen as tensors."""
-        arguments = signature.bind(*args, **kwargs).arguments
-        for name, parameter in signature.parameters.items():
-            if parameter.kind is inspect.Parameter.VAR_KEYWORD and len(arguments.get(name, ())) > 1:
-                arguments[name] = dict(sorted(arguments[name].items()))  # their order means nothing
-        leaves, tree = pytree.tree_flatten(arguments)
-        tensors, places = [], []
-        kinds: list[Hashable] = []
-        for place, leaf in enumerate(leaves):
-            if type(leaf) in _TENSORS:
-                pass
-            elif not isinstance(leaf, _CONSTANTS):
-                raise ORTModuleIOError(
-                    f"ORTModule does not support the following model data type {type(leaf)} "
-                    f"(ORTModule fails to extract schema from data: Unsupported flatten data type: {type(leaf)})"
-                )
-            elif type(leaf) in (int, float) and (tree, place, type(leaf)) in varying:
-                leaf = torch.tensor(leaf, dtype=torch.int64 if type(leaf) is int else torch.float64)
-            else:
-                kinds.append((type(leaf), leaf))
-                continue
-            tensors.append(leaf)
-            places.append(place)
-            # Exporters take sizes of 0 and 1 for fixed, so they need graphs of their own.
-            small = tuple(min(size, 2) for size in leaf.shape)
-            kinds.append((leaf.dtype, leaf.device, leaf.requires_grad, leaf.is_contiguous(), small))
-        sizes = tuple(tuple(tensor.shape) for tensor in tensors)
-        return cls(leaves, tree, tensors, tuple(places), (tree, tuple(kinds)), sizes)
-
-    @property
-    def numbers(self) -> dict[Hashable, int | float]:
-        """The plain numbers among the arguments; what identifies each, and its value."""
-        return {
-            (self.tree, place, type(leaf)): leaf
-            for place, leaf in enumerate(self.leaves)
-            if type(leaf) in (int, float) and place not in self.places
-        }
+    numbers: dict[Hashable, int | float]
 
     @property
     def names(self) -> list[str]:
@@ -112,6 +74,85 @@ class Call:
         for place, tensor in zip(self.places, tensors, strict=True):
             leaves[place] = tensor
         return self.arguments(leaves)
+
+
+class Caller:
+    """Takes the arguments of calls of one function apart.
+
+    Attributes:
+        varying: the numbers that are seen as tensors, by what identifies them.
+    """
+
+    def __init__(self, signature: inspect.Signature) -> None:
+        self.varying: set[Hashable] = set()
+        self._signature = signature
+        self._trees: dict[pytree.TreeSpec, int] = {}
+        # Of calls without anything nested, by how many arguments have no names and the names of the others: how they
+        # are nested by the signature, the number of that, and which argument is which leaf.
+        self._flat: dict[tuple[int, tuple[str, ...]], tuple[pytree.TreeSpec, int, list[int]]] = {}
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        """The call with these arguments."""
+        leaves, tree, nesting = self._leaves(args, kwargs)
+        tensors, places, sizes = [], [], []
+        kinds: list[Hashable] = [nesting]
+        numbers: dict[Hashable, int | float] = {}
+        for place, leaf in enumerate(leaves):
+            kind = type(leaf)
+            if kind is int or kind is float:
+                number = (nesting, place, kind)
+                if number not in self.varying:
+                    numbers[number] = leaf
+                    kinds.append((kind, leaf))
+                    continue
+                leaf = torch.tensor(leaf, dtype=torch.int64 if kind is int else torch.float64)
+            elif kind not in _TENSORS:
+                if not isinstance(leaf, _CONSTANTS):
+                    raise ORTModuleIOError(
+                        f"ORTModule does not support the following model data type {kind} "
+                        f"(ORTModule fails to extract schema from data: Unsupported flatten data type: {kind})"
+                    )
+                kinds.append((kind, leaf))
+                continue
+            shape = leaf.shape
+            tensors.append(leaf)
+            places.append(place)
+            sizes.append(shape)
+            layout = leaf.layout
+            is_dense = layout is torch.strided and leaf.is_contiguous()
+            kinds.append((leaf.dtype, leaf.device, layout, leaf.requires_grad, is_dense, _small(shape)))
+        return Call(leaves, tree, tensors, tuple(places), tuple(kinds), tuple(sizes), numbers)
+
+    def _leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], pytree.TreeSpec, int]:
+        given = (*args, *kwargs.values())
+        if not FLAT.issuperset(map(type, given)):
+            leaves, tree = self._flattened(args, kwargs)
+            return leaves, tree, self._number(tree)
+        form = len(args), tuple(kwargs)
+        known = self._flat.get(form)
+        if known is None:
+            first, rest = tuple(range(len(args))), range(len(args), len(given))
+            order, tree = self._flattened(first, dict(zip(kwargs, rest, strict=True)))
+            known = self._flat[form] = tree, self._number(tree), order
+        tree, nesting, order = known
+        return [given[index] for index in order], tree, nesting
+
+    def _flattened(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], pytree.TreeSpec]:
+        arguments = self._signature.bind(*args, **kwargs).arguments
+        for name, parameter in self._signature.parameters.items():
+            if parameter.kind is inspect.Parameter.VAR_KEYWORD and len(arguments.get(name, ())) > 1:
+                arguments[name] = dict(sorted(arguments[name].items()))  # their order means nothing
+        return pytree.tree_flatten(arguments)
+
+    def _number(self, tree: pytree.TreeSpec) -> int:
+        """One for each; it takes long to compare them."""
+        return self._trees.setdefault(tree, len(self._trees))
+
+
+@functools.lru_cache(maxsize=4096)
+def _small(shape: torch.Size) -> tuple[int, ...]:
+    """Exporters take sizes of 0 and 1 for fixed, so they need graphs of their own."""
+    return tuple(min(size, 2) for size in shape)
 
 
 def invoke(module: torch.nn.Module, signature: inspect.Signature, arguments: Mapping[str, Any]) -> Any:

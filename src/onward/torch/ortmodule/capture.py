@@ -39,6 +39,7 @@ _RESERVED = frozenset(
         "training", "verbose",
     }
 )  # fmt: skip
+_IMAGE_RANK = 4
 _TALKATIVE = ("torch._export.non_strict_utils", "torch.onnx._internal.exporter._registration")
 
 
@@ -94,8 +95,13 @@ class Wishes:
         return ["tracing"] if by_tracing else list(_WAYS)
 
 
-def capture(module: nn.Module, signature: inspect.Signature, call: Call, wishes: Wishes) -> Captured:
-    """What the module does when called like this; by `torch.export`, or else by tracing."""
+def capture(
+    module: nn.Module, signature: inspect.Signature, call: Call, wishes: Wishes, *, any_image: bool = False
+) -> Captured:
+    """What the module does when called like this; by `torch.export`, or else by tracing.
+
+    `any_image`: whether images may have other sizes than these.
+    """
     try:
         require_exportable(module)
     except OnwardError as error:
@@ -104,7 +110,7 @@ def capture(module: nn.Module, signature: inspect.Signature, call: Call, wishes:
     for name in wishes.ways:
         try:
             with exportable_dropout(module), _plain_attention(), decided(), _quiet():
-                found = _WAYS[name](module, signature, call, wishes)
+                found = _WAYS[name](module, signature, call, wishes, any_image)
             _name_tensors(found, module)
             return _prepared(found)
         except Exception as error:  # torch's exporters raise what they like
@@ -169,10 +175,20 @@ def examples(call: Call) -> list[torch.Tensor]:
 
 
 def _by_export(
-    module: nn.Module, signature: inspect.Signature, call: Call, wishes: Wishes, *, size: Any = Dim.AUTO
+    module: nn.Module,
+    signature: inspect.Signature,
+    call: Call,
+    wishes: Wishes,
+    any_image: bool,
+    *,
+    size: Any = Dim.AUTO,
 ) -> Captured:
     tensors = examples(call)
     dims = tuple(dict.fromkeys(range(tensor.ndim), size) for tensor in tensors)
+    for tensor, sizes in zip(tensors, dims, strict=True):
+        # Convolutions and pools have faster forms where their sizes are known, and most images are of one size.
+        if tensor.ndim >= _IMAGE_RANK and tensor.is_floating_point() and not any_image:
+            sizes |= dict.fromkeys(range(1, tensor.ndim), Dim.STATIC)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         exported = torch.export.export(
@@ -188,9 +204,11 @@ def _by_export(
     return Captured(model, names, Guards(exported), "torch.export", passed=_passed(exported))
 
 
-def _by_export_of_sizes(module: nn.Module, signature: inspect.Signature, call: Call, wishes: Wishes) -> Captured:
+def _by_export_of_sizes(
+    module: nn.Module, signature: inspect.Signature, call: Call, wishes: Wishes, any_image: bool
+) -> Captured:
     """For these sizes only: where torch cannot write an operator whose arguments are computed from sizes."""
-    return _by_export(module, signature, call, wishes, size=Dim.STATIC)
+    return _by_export(module, signature, call, wishes, any_image, size=Dim.STATIC)
 
 
 def _size(size: int | ir.SymbolicDim) -> int | str | None:
@@ -205,7 +223,9 @@ def _passed(program: ExportedProgram) -> dict[int, int]:
     return {index: given.index(name) for index, name in enumerate(returned) if name in given}
 
 
-def _by_tracing(module: nn.Module, signature: inspect.Signature, call: Call, wishes: Wishes) -> Captured:
+def _by_tracing(
+    module: nn.Module, signature: inspect.Signature, call: Call, wishes: Wishes, any_image: bool
+) -> Captured:
     leaves = list(call.leaves)
     for place, tensor in zip(call.places, examples(call), strict=True):
         leaves[place] = tensor

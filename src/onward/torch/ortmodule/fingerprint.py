@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from itertools import chain, islice
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
 from torch import nn
 
+_attributes = attrgetter("__dict__")
+_chained = chain.from_iterable
 _PLAIN = (bool, int, float, str, bytes, type(None))
 _LONGEST = 64
 
@@ -29,8 +33,38 @@ class Fingerprint:
         self._named = named
         self._found: list[Any] = []
         self._seen: dict[int, int] = {}
+        # What was looked at, for `is_current`.
+        self._objects: list[Any] = []
+        self._dicts: list[dict[Any, Any]] = []
+        self._others: list[list[Any] | set[Any]] = []
+        self._kinds: list[tuple[Any, ...]] = []
         self._visit(module, "")
         self.key: Hashable = tuple(self._found)
+        self._sizes, self._elements = self._contents()
+
+    def _contents(self) -> tuple[list[int], list[Any]]:
+        """The sizes of all that was looked at, and everything in it."""
+        dicts = [*map(_attributes, self._objects), *self._dicts]
+        sizes = [*map(len, dicts), *map(len, self._others)]
+        return sizes, [*_chained(dicts), *_chained(map(dict.values, dicts)), *_chained(self._others)]
+
+    def is_current(self) -> bool:
+        """Whether the module is certain to have this key still, because all is the very same that it was made of.
+
+        It takes a tenth of the time of another one. False says nothing.
+        """
+        sizes, elements = self._contents()
+        if sizes != self._sizes or not all(map(is_, elements, self._elements)):
+            return False
+        for tensor, (_, shape, dtype, needs_gradient, device, _) in zip(self.tensors, self._kinds, strict=True):
+            if (
+                tensor.requires_grad is not needs_gradient
+                or tensor.dtype is not dtype
+                or tensor.shape != shape
+                or tensor.device != device
+            ):
+                return False
+        return True
 
     def _visit(self, module: nn.Module, path: str) -> None:
         found, seen = self._found, self._seen
@@ -40,19 +74,22 @@ class Fingerprint:
             return
         seen[id(module)] = len(seen)
         found.append(type(module))
+        self._objects.append(module)
         for name, value in module.__dict__.items():
             if type(value) in _PLAIN:
                 found.append((name, value))
             elif isinstance(value, torch.Tensor):
                 self._add(name, value, path)
             elif name[0] != "_":
-                found.append((name, _summary(value, seen)))
+                found.append((name, self._summary(value)))
         for tensors in (module._parameters, module._buffers):
+            self._dicts.append(tensors)
             for name, tensor in tensors.items():
                 if tensor is None:
                     found.append((name, None))
                 else:
                     self._add(name, tensor, path)
+        self._dicts.append(module._modules)
         for name, child in module._modules.items():
             found.append(name)
             if child is not None:
@@ -60,28 +97,34 @@ class Fingerprint:
 
     def _add(self, name: str, tensor: torch.Tensor, path: str) -> None:
         index = self._seen.setdefault(id(tensor), len(self._seen))
-        self._found.append((name, index, tensor.shape, tensor.dtype, tensor.requires_grad, tensor.device))
+        kind = (index, tensor.shape, tensor.dtype, tensor.requires_grad, tensor.device, tensor.layout)
+        self._found.append((name, kind))
+        self._kinds.append(kind)
         self.tensors.append(tensor)
         if self._named:
             self.names.append(path + name)
 
-
-def _summary(value: Any, seen: dict[int, int]) -> Any:
-    """What of a value can change the course of `forward`, one level deep; objects beyond count as what they are."""
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return (type(value), len(value), *(_flat(item) for item in list(value)[:_LONGEST]))
-    if isinstance(value, dict):
-        return (dict, len(value), *((_flat(key), _flat(item)) for key, item in list(value.items())[:_LONGEST]))
-    if isinstance(value, (nn.Module, type)) or callable(value):
-        return id(value)
-    known = seen.get(id(value))
-    if known is not None:
-        return known
-    seen[id(value)] = len(seen)
-    attributes = getattr(value, "__dict__", None)
-    if not isinstance(attributes, dict):
-        return type(value)
-    return tuple((name, _flat(item)) for name, item in attributes.items())
+    def _summary(self, value: Any) -> Any:
+        """What of a value can change the course of `forward`, one level deep; objects beyond count as what they are."""
+        if isinstance(value, (tuple, frozenset)):
+            return (type(value), len(value), *map(_flat, islice(value, _LONGEST)))
+        if isinstance(value, (list, set)):
+            self._others.append(value)
+            return (type(value), len(value), *map(_flat, islice(value, _LONGEST)))
+        if isinstance(value, dict):
+            self._dicts.append(value)
+            return (dict, len(value), *((_flat(key), _flat(item)) for key, item in islice(value.items(), _LONGEST)))
+        if isinstance(value, (nn.Module, type)) or callable(value):
+            return id(value)
+        known = self._seen.get(id(value))
+        if known is not None:
+            return known
+        self._seen[id(value)] = len(self._seen)
+        attributes = getattr(value, "__dict__", None)
+        if not isinstance(attributes, dict):
+            return type(value)
+        self._objects.append(value)
+        return tuple((name, _flat(item)) for name, item in attributes.items())
 
 
 def _flat(value: Any) -> Any:

@@ -24,7 +24,7 @@ from onward.torch.ortmodule._fallback import (
     retries,
 )
 from onward.torch.ortmodule._logger import logger_of
-from onward.torch.ortmodule.call import DTYPES, Call
+from onward.torch.ortmodule.call import DTYPES, FLAT, Call, Caller
 from onward.torch.ortmodule.fingerprint import Fingerprint
 from onward.torch.ortmodule.options import DebugOptions, LogLevel, RuntimeOptions
 from onward.torch.ortmodule.plan import Plan, build
@@ -42,7 +42,9 @@ _OWN = frozenset(
         "_policy",
         "_plans",
         "_latest",
-        "_varying",
+        "_caller",
+        "_state",
+        "_states",
         "_numbers",
         "_reason",
         "_unsettled",
@@ -50,7 +52,6 @@ _OWN = frozenset(
         "_signature",
         "_torch_module",
         "_runtime",
-        "_state",
     }
 )
 # accelerate keeps the forward that it replaces there, and looks for it in the dictionary of the very object.
@@ -110,15 +111,16 @@ class ORTModule(nn.Module):
             "_plans": {},
             "_latest": {},  # the one that ran last, by mode
             "_torch_module": TorchModule(self),
-            "_varying": set(),
+            "_state": None,  # of the module at its last call
+            "_states": {},  # a number for each kind of it
             "_numbers": {},
             "_reason": None,
             "_unsettled": 0,
             "_lock": threading.RLock(),
             "_signature": inspect.signature(module.forward),
             "_runtime": RuntimeOptions(),
-            "_state": None,  # of the module at its last call
         }
+        self.__dict__["_caller"] = Caller(self._signature)
         self.__dict__["forward"] = _forward_of(self, module)
 
     @property
@@ -168,18 +170,29 @@ class ORTModule(nn.Module):
         return True
 
     def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Plan, Call, Fingerprint, Hashable]:
-        call = Call.of(self._signature, args, kwargs, self._varying)
-        state = Fingerprint(self.module)
+        call = self._caller.call(args, kwargs)
+        state, kind = self._current_state()
+        key = (call.key, kind, torch.is_grad_enabled(), torch.get_default_dtype(), autocast_type())
+        found = self._plans.get(key, {}).get(call.sizes)
+        if isinstance(found, Plan):
+            return found, call, state, key
         _require_usable(call, state)
-        key = (call.key, state.key, torch.is_grad_enabled(), torch.get_default_dtype(), autocast_type())
         plan = self._plan(key, call)
         # Empty if a number has turned out to vary; then the call is another one.
         return self._find(args, kwargs) if isinstance(plan, tuple) else (plan, call, state, key)
 
+    def _current_state(self) -> tuple[Fingerprint, int]:
+        """The module as it is, and a number for all states that the same graphs serve."""
+        last: tuple[Fingerprint, int] | None = self._state
+        if last is None or not last[0].is_current():
+            found = Fingerprint(self.module)
+            last = found, self._states.setdefault(found.key, len(self._states))
+            self.__dict__["_state"] = last
+        return last
+
     def _run_graph(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         plan, call, state, key = self._find(args, kwargs)
         self._latest[plan.is_training] = plan
-        self.__dict__["_state"] = state.key
         try:
             if call.sizes not in plan.verified and len(plan.verified) < _VERIFIED_SIZES:
                 self._verify_again(plan, call)
@@ -224,7 +237,8 @@ class ORTModule(nn.Module):
         if self._options.log_level <= LogLevel.INFO:
             _warn_of_constants(call)
         try:
-            plan = build(self.module, self._signature, call, self._options, self._runtime)
+            known = any(isinstance(other, Plan) for other in by_sizes.values())
+            plan = build(self.module, self._signature, call, self._options, self._runtime, any_image=known)
             spans = ", ".join(f"{what} {seconds:.2f} s" for what, seconds in plan.seconds.items())
             logger.info("made graphs of %s: %s", type(self.module).__name__, spans)
             logger.debug("%s written by %s, for sizes %s", type(self.module).__name__, plan.exporter, plan.guards)
@@ -241,8 +255,8 @@ class ORTModule(nn.Module):
         """Whether a number among the arguments is seen to vary now; it is data from then on."""
         varies = False
         for place, number in call.numbers.items():
-            if self._numbers.setdefault(place, number) != number and place not in self._varying:
-                self._varying.add(place)
+            if self._numbers.setdefault(place, number) != number and place not in self._caller.varying:
+                self._caller.varying.add(place)
                 varies = True
         return varies
 
@@ -306,13 +320,14 @@ class ORTModule(nn.Module):
             "_plans",
             "_latest",
             "_torch_module",
-            "_varying",
+            "_caller",
+            "_state",
+            "_states",
             "_numbers",
             "_lock",
             "_signature",
             "_reason",
             "_policy",
-            "_state",
             *_SHARED,
         }
         return {name: value for name, value in self.__dict__.items() if name not in left_out}
@@ -433,6 +448,8 @@ def _is_followed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether torch is following the operations of a module around this one, to export or to compile it."""
     if torch.compiler.is_compiling() or torch._C._is_tracing() or torch._C._functorch.maybe_current_level() is not None:
         return True
+    if FLAT.issuperset(map(type, args)) and FLAT.issuperset(map(type, kwargs.values())):
+        return False
     from torch._subclasses.fake_tensor import FakeTensor
 
     leaves = torch.utils._pytree.tree_leaves((args, kwargs))

@@ -274,16 +274,22 @@ class _ORTModuleFunction(torch.autograd.Function):
 
 
 def build(
-    module: nn.Module, signature: inspect.Signature, call: Call, options: DebugOptions, runtime: RuntimeOptions
+    module: nn.Module,
+    signature: inspect.Signature,
+    call: Call,
+    options: DebugOptions,
+    runtime: RuntimeOptions,
+    *,
+    any_image: bool = False,
 ) -> Plan:
-    """The graphs for calls like this one, compared with torch."""
+    """The graphs for calls like this one, compared with torch; `any_image`: sizes of images vary."""
     wishes = Wishes.of(runtime.opset, runtime.export_extra_kwargs)
     times = [time.perf_counter()]
     rehearsed = rehearse_call(module, signature, call)
     times.append(time.perf_counter())
     try:
         with torch.random.fork_rng(devices=[]), full_precision():  # the older exporter runs the module
-            captured = capture(rehearsed.module, signature, rehearsed.call, wishes)
+            captured = capture(rehearsed.module, signature, rehearsed.call, wishes, any_image=any_image)
         times.append(time.perf_counter())
         state = Fingerprint(module, named=True)
         mode = "training" if torch.is_grad_enabled() and module.training else "inference"
