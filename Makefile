@@ -31,6 +31,12 @@ help: ## list the targets
 demo: $(VENV)/demo ## train an ONNX file from elsewhere on handwritten digits and write it to onward-demo/
 	@$(VENV)/bin/onward demo
 
+.PHONY: web-demo
+web-demo: $(VENV)/demo ## a page that learns your handwriting in the browser, on http://localhost:4173
+	cd web && npm ci --ignore-scripts --no-audit --no-fund
+	$(PY) web/demo/export_model.py
+	cd web && npm run demo
+
 .PHONY: test
 test: lint ## lint, then run every test but the slow ones
 	$(PY) -m pytest -m "not slow"

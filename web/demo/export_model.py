@@ -2,9 +2,9 @@
 
     python web/demo/export_model.py [FOLDER]
 
-The reader gets three more classes, for symbols of the visitor's own. Beside its folder go digits of the data that it was
-trained with: some that it learned from, which are shown to it again so that it does not forget them, and all that it was
-tested with, to see that it did not.
+The reader gets three more classes, for symbols of the visitor's own. Beside its folder go digits of the data that it
+was trained with: some that it learned from, which are shown to it again so that it does not forget them, and all that
+it was tested with, to see that it did not.
 """
 
 from __future__ import annotations
