@@ -139,6 +139,10 @@ def test_language_model(onward: Command, tmp_path: Path, shape: str) -> None:
     assert done["label"] == ["next:ids"]
     assert done["validation"]["accuracy"] == 1.0
     assert done["validation"]["perplexity"] < 1.2
+    onward("predict", "out/trained.onnx", "--data", "ids.npz", "-o", "p.npz")
+    following = np.load("p.npz")["y"].argmax(-1)
+    assert following.shape == ((40, 9) if shape == "rows" else (50, 8))
+    assert np.array_equal(following[0], (np.arange(following.shape[1]) + 1) % 7)
 
 
 WRONG = {
@@ -266,3 +270,42 @@ def test_parts_of_a_folder(onward: Command, tmp_path: Path) -> None:
     (tmp_path / "pictures" / "val" / "hell").rename(tmp_path / "pictures" / "val" / "Hell")
     error = onward("train", model, "--data", "pictures", *QUICK, "--overwrite", code=2).err
     assert "has 'Hell', which is none of the classes hell, schwärzlich; is 'hell' meant?" in error
+
+
+def test_scores_of_one_place(onward: Command, tmp_path: Path) -> None:
+    """A last Conv gives [N, C, 1, 1], and tf2onnx writes it as [N, 1, 1, C]; it has no Softmax."""
+    body = "p = GlobalAveragePool(x) c = Conv(p, k) y = Reshape(c, form)"
+    model = network(tmp_path / "m.onnx", "float[N, 3, 16, 16] x", "float[N, 1, 1, 2] y", body, k=(2, 3, 1, 1))
+    proto = onnx.load(model)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([-1, 1, 1, 2]), "form"))
+    onnx.save(proto, model)
+    _pictures(tmp_path / "pictures")
+    words = ("--data", "pictures", "--lr", "0.3", "--epochs", 30, "--mean", "0.5", "--json")
+    assert onward("train", model, *words).json["validation"]["accuracy"] == 1.0
+    done = onward("predict", "out/trained.onnx", "--data", "pictures", "--json").json
+    assert done["prediction"] == ["hell"] * 8 + ["schwärzlich"] * 8
+    assert all(0.5 <= each <= 1 for each in done["confidence"])
+
+
+def test_scores_of_several_places_are_refused(onward: Command, tmp_path: Path) -> None:
+    model = network(
+        tmp_path / "m.onnx", "float[N, 3, 16, 16] x", "float[N, 2, 16, 16] y", "y = Conv(x, k)", k=(2, 3, 1, 1)
+    )
+    _pictures(tmp_path / "pictures")
+    error = onward("train", model, "--data", "pictures", code=2).err
+    assert "is [N, 2, 16, 16]: scores for each of several places, but label 'label' has one class" in error
+
+
+@pytest.mark.parametrize("offset", [100.0, 300_000.0])
+def test_a_rate_in_spite_of_noise(onward: Command, tmp_path: Path, offset: float) -> None:
+    """Batches differ by far more than a step changes them, and numbers are far from what the model says."""
+    random = np.random.default_rng(3)
+    x = random.normal(size=(600, 3))
+    y = offset * (1 + 0.2 * x @ np.ones(3) + 0.3 * random.standard_t(3, size=600) * (random.random(600) < 0.3))
+    data = write_csv(tmp_path / "d.csv", ["a", "b", "c", "y"], np.column_stack([x, y]).tolist())
+    model = network(
+        tmp_path / "m.onnx", "float[N, 3] x", "float[N, 1] p", "h = MatMul(x, w) p = Add(h, b)", w=(3, 1), b=(1,)
+    )
+    done = onward("train", model, "--data", data, "--json").json
+    assert done["before"]["r2"] < -1
+    assert done["validation"]["r2"] > 0.5

@@ -175,6 +175,8 @@ def _objective(
     if not wanted.outputs and value != head.end and name in _OF_SCORES:
         notes.append(f"the loss takes {value!r}, from which {head.end!r} is made (--output names another)")
     axis = _class_axis(view, outputs[0], columns, wanted) if name in _OF_CLASSES else None
+    if name in (*_OF_CLASSES, PROBABILITY_LOSS):
+        _require_one_place(view, outputs[0], axis, columns)
     width = _width(view, outputs[0], axis)
     ignored = _ignored(columns, wanted) if name in _OF_CLASSES else None
     classes = None
@@ -185,6 +187,20 @@ def _objective(
     elif columns[0].kind is Kind.TEXT:
         raise OnwardError(f"label {columns[0].name!r} is text, but the loss {name} takes numbers; --loss cross_entropy")
     return Objective(name, outputs, classes, axis, ignored, width, options, notes)
+
+
+def _require_one_place(view: ModelView, output: str, axis: int | None, columns: Sequence[Column]) -> None:
+    """Refuse one class in a row where the model has scores for several places of it."""
+    shape = view.shape(output)
+    if shape is None or columns[0].kind is Kind.ARRAY:
+        return
+    places = shape[2:] if axis is None else shape[1:axis]
+    if any(isinstance(size, int) and size != 1 for size in places):
+        raise OnwardError(
+            f"output {output!r} of the model is {shown(shape)}: scores for each of several places, but label "
+            f"{columns[0].name!r} has one class for each row; --output names another value, and --new-head "
+            "--layer replaces an earlier layer"
+        )
 
 
 def _own(view: ModelView, name: str | None) -> Objective:

@@ -16,7 +16,7 @@ from onward.cli.model import ModelView
 from onward.cli.preparation import Preparation, fixed_batch, prepare
 from onward.cli.recipe import Recipe, from_metadata
 from onward.errors import OnwardError
-from onward.head.ending import PROBABILITY, SIGMOID, Head
+from onward.head.ending import SIGMOID, Head
 from onward.runtime.files import write_bytes
 from onward.runtime.session import open_session
 
@@ -86,10 +86,10 @@ def choices(made: Preparation, outputs: dict[str, Array]) -> dict[str, Any]:
     except OnwardError:
         return {}
     scores = outputs.get(head.end)
-    if names is None or scores is None or scores.ndim > 2:
+    if names is None or scores is None or sum(size != 1 for size in scores.shape[1:]) > 1:
         return {}
     scores = scores.reshape(len(scores), -1).astype(np.float64)
-    probabilities = scores if head.scores != head.end or head.link == PROBABILITY else _probabilities(scores, head)
+    probabilities = scores if head.is_probability else _probabilities(scores, head)
     if probabilities.shape[1] == 1:
         probabilities = np.hstack([1 - probabilities, probabilities])
     if probabilities.shape[1] < len(names):

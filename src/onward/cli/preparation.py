@@ -24,6 +24,8 @@ from onward.errors import OnwardError
 
 Array = np.ndarray[Any, Any]
 AUTO = "auto"
+OPTIMIZER, OF_NUMBERS = "adamw", "adam"  # weight decay would pull large numbers, and their high rates, towards 0
+FALLING = "cosine"
 _SHARE = 0.2  # of the rows, which is kept for validation
 Part = tuple[dict[str, Any], Array | None]  # what the inputs are fed, and the targets
 
@@ -111,6 +113,8 @@ def prepare(recipe: Recipe, *, labelled: bool = True) -> Preparation:
         recipe.data.validation = _SHARE
     if labelled:
         table, others = _sequences(recipe, view, table, others, notes)
+    else:
+        table = sequence.in_pieces(recipe, view, table, notes)
     for name in recipe.data.inputs:
         view.input(name)
     assigned, labels = _assigned(recipe, view, table, notes, labelled)
@@ -130,6 +134,7 @@ def prepare(recipe: Recipe, *, labelled: bool = True) -> Preparation:
     made = Preparation(recipe, view, table, others, feeds, labels, notes=notes)
     if labelled:
         _decide_on_loss(made)
+        _decide_on_updates(made)
     _decide_on_batches(made)
     return made
 
@@ -255,6 +260,17 @@ def _decide_on_loss(made: Preparation) -> None:
     wanted.ignore_label = objective.ignored
     wanted.metrics = objective.usual_metrics() if wanted.metrics is None else wanted.metrics
     recipe.data.classes = None if objective.classes is None else objective.classes.names
+
+
+def _decide_on_updates(made: Preparation) -> None:
+    """The optimizer, and a rate that falls where it is looked for: trials like rates that are high for the end."""
+    wanted = made.recipe.training
+    if wanted.optimizer is None:
+        columns = [made.table.column(name) for name in made.labels]
+        numbers = bool(columns) and takes_numbers(named.parse(wanted.loss or "")[0], columns)
+        wanted.optimizer = OF_NUMBERS if numbers else OPTIMIZER
+    if wanted.learning_rate == AUTO and wanted.schedule is None and wanted.epochs:
+        wanted.schedule = FALLING
 
 
 def _decide_on_batches(made: Preparation) -> None:

@@ -20,7 +20,7 @@ from onward.errors import OnwardError
 from onward.runtime.files import write_bytes
 
 NAME = "recipe.toml"
-_CARRIED = ("label", "classes", "missing", "broken", "inputs")
+_CARRIED = ("label", "classes", "missing", "broken", "window", "inputs")
 Class = str | int
 T = TypeVar("T")
 
@@ -88,7 +88,7 @@ class Training:
     class_axis: int | None = None
     ignore_label: int | None = None
     metrics: list[str] | None = None
-    optimizer: str = "adamw"
+    optimizer: str | None = None
     learning_rate: float | str = "auto"
     schedule: str | None = None
     epochs: int = 10
@@ -98,6 +98,7 @@ class Training:
     patience: int | None = None
     train: list[str] | None = None
     freeze: list[str] | None = None
+    separate_shared: bool = False
     seed: int = 0
 
 

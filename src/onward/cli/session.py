@@ -10,7 +10,7 @@ from onward import optim
 from onward.cli import named
 from onward.cli.model import CLASSES, ModelView
 from onward.cli.objective import Objective
-from onward.cli.preparation import Part, Preparation
+from onward.cli.preparation import FALLING, OPTIMIZER, Part, Preparation
 from onward.cli.rate import search
 from onward.cli.recipe import Recipe, Training
 from onward.errors import OnwardError
@@ -29,7 +29,7 @@ def trainer_of(made: Preparation) -> Trainer:
 
 
 def make_trainer(view: ModelView, objective: Objective, wanted: Training) -> Trainer:
-    name, options = named.parse(wanted.optimizer)
+    name, options = named.parse(wanted.optimizer or OPTIMIZER)
     trainer = Trainer(
         view.source,
         objective.loss(),
@@ -41,6 +41,7 @@ def make_trainer(view: ModelView, objective: Objective, wanted: Training) -> Tra
         loss_inputs=objective.outputs,
         clip=wanted.clip,
         accumulate=wanted.accumulate,
+        separate_shared=wanted.separate_shared,
         seed=wanted.seed,
     )
     if not isinstance(wanted.learning_rate, str):
@@ -68,7 +69,11 @@ def find_rate(trainer: Trainer, part: Part, recipe: Recipe) -> str:
         wanted.learning_rate = trainer.learning_rate
         return f"learning rate {trainer.learning_rate:g}, the usual one: the loss fell at none of those that were tried"
     trainer.learning_rate = wanted.learning_rate = found.rate
-    return f"learning rate {found.rate:g}, which served best in {found.steps} steps of trial (--lr names another)"
+    falling = f", and falls ({wanted.schedule})" if wanted.schedule == FALLING else ""
+    return (
+        f"learning rate {found.rate:g}, which served best in {found.steps} steps of trial{falling} "
+        f"(--lr{' and --schedule' if falling else ''} say otherwise)"
+    )
 
 
 def _rows(part: Part) -> int:

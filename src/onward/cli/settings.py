@@ -247,6 +247,13 @@ TRAINING: Sequence[Setting] = (
         _option(_MODEL, "--freeze", metavar="PATTERN", help="Leave these as they are; may be repeated."),
     ),
     Setting(
+        "training", "separate_shared", bool,
+        _option(
+            _MODEL, "--separate-shared",
+            help="Give parameters that torch's exporter merged, since they were equal, tensors of their own again.",
+        ),
+    ),
+    Setting(
         "training", "epochs", int,
         _option(_TRAINING, "--epochs", min=0, help="How often to go through the data (10)."),
     ),
@@ -257,11 +264,14 @@ TRAINING: Sequence[Setting] = (
     ),
     Setting(
         "training", "optimizer", str,
-        _option(_TRAINING, "--optimizer", help="adamw (default), sgd:momentum=0.9, lamb ..."),
+        _option(_TRAINING, "--optimizer", help="adamw (adam for numbers), sgd:momentum=0.9, lamb ..."),
     ),
     Setting(
         "training", "schedule", str,
-        _option(_TRAINING, "--schedule", help="cosine, one_cycle, linear, cosine:warmup_step_count=0.1 ..."),
+        _option(
+            _TRAINING, "--schedule",
+            help="constant, one_cycle, cosine:warmup_step_count=0.1 ... Default: cosine after --lr auto.",
+        ),
     ),
     Setting(
         "training", "accumulate", int,

@@ -194,6 +194,11 @@ def _conclude(
             rows.insert(0, ["before training", *(f"{before[name]:.4g}" for name in names)])
         console.say()
         console.table("validation", head, rows, right=names)
+        if before is not None and after["loss"] > before["loss"]:
+            console.note(
+                "it has become worse at the rows that it did not learn from; try a smaller --lr, or --patience 3, "
+                "which keeps the best epoch"
+            )
     console.say(f"{trainer.steps} steps in {seconds:.1f} s; wrote {', '.join(str(path) for path in written.values())}")
     if "report" in written:
         console.say(f"what happened is shown in {written['report']}; open it in a browser")

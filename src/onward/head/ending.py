@@ -43,6 +43,7 @@ class Head:
         labels: the classes that the model knows by name, in the order of the scores.
         end: the name of the value that has what the scores become: probabilities, as a rule.
         label: the output that has the label of each row.
+        is_probability: whether `end` has probabilities, and not scores or logarithms.
     """
 
     scores: str
@@ -53,6 +54,7 @@ class Head:
     labels: tuple[int | str, ...] | None = None
     end: str = ""
     label: str | None = None
+    is_probability: bool = False
 
 
 def read_numbers(model: ir.Model, output: str | None = None) -> Head:
@@ -70,10 +72,12 @@ def read_classes(model: ir.Model, output: str | None = None) -> Head:
         # Margins, of which an output may have one side only; labels are chosen by all of them.
         found = _chosen_by(label, len(labels or ())) or end
         found, link = _before_activation(found)
+    probable = link is not None and _producer(_seen_through(end), "LogSoftmax") is None
     if link is None:
         link = PROBABILITY if _divided(end) else SIGMOID if _width(found) == 1 else SOFTMAX
         found = end if link is PROBABILITY else found
-    return _head(found, link, labels=labels, end=end.name or "", label=None if label is None else label.name)
+    named = {"labels": labels, "end": end.name or "", "label": None if label is None else label.name}
+    return _head(found, link, is_probability=probable or link is PROBABILITY, **named)
 
 
 def as_probabilities(model: ir.Model, head: Head) -> Head:

@@ -122,7 +122,7 @@ class Field:
     # Shapes -------------------------------------------------------------------------------------------------------
 
     def fit_shape(self, array: np.ndarray) -> np.ndarray:
-        """`array` with the axes of the model; an axis of size 1 at the end may be missing, or be one too many."""
+        """`array` with the axes of the model; axes of size 1 at the end may be missing, or be too many."""
         return array.reshape(self.fitted_shape(array.shape))
 
     def fitted_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
@@ -130,11 +130,13 @@ class Field:
         shape = tuple(shape)
         if self._admits(shape):
             return shape
-        if self.shape and self.shape[-1] == 1 and self._admits((*shape, 1)):
-            return (*shape, 1)
-        if len(shape) > 1 and shape[-1] == 1 and self._admits(shape[:-1]):
-            return shape[:-1]
         assert self.shape is not None
+        rank = len(self.shape)
+        longer = (*shape, *[1] * (rank - len(shape)))
+        if longer != shape and all(size == 1 for size in self.shape[len(shape) :]) and self._admits(longer):
+            return longer
+        if 0 < rank < len(shape) and all(size == 1 for size in shape[rank:]) and self._admits(shape[:rank]):
+            return shape[:rank]
         raise OnwardError(
             f"{self} has shape {_shown(self.shape)}, but the data has {_shown(shape)}{self._advice(shape)}"
         )

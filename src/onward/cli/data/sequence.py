@@ -31,14 +31,38 @@ def predicted(recipe: Recipe, view: ModelView, table: Table) -> str | None:
 
 def window(recipe: Recipe, view: ModelView, column: Column, notes: list[str]) -> int | None:
     """How many tokens a row has, where the data is one long text."""
-    reader = _reader(view)
     notes.append(f"the label is the next token of {column.name!r} (--label names another)")
     if column.values.ndim == 2:
         return None
-    fixed = None if reader is None or reader.shape is None else reader.shape[1]
-    length = recipe.data.window or (fixed if isinstance(fixed, int) else _WINDOW)
+    length = _length(recipe, view)
     notes.append(f"{len(column):,} tokens in a row are cut into pieces of {length} (--window)")
     return length
+
+
+def in_pieces(recipe: Recipe, view: ModelView, table: Table, notes: list[str]) -> Table:
+    """The table for prediction: one long row of tokens is cut as it was for training, and the label is not needed."""
+    name = predicted(recipe, view, table)
+    if name is None:
+        return table
+    recipe.data.label = []
+    tokens = table.column(name).values
+    if tokens.ndim == 2:
+        return table
+    length = _length(recipe, view)
+    count = len(tokens) // length
+    if not count:
+        raise OnwardError(f"{name!r} has {len(tokens)} tokens, which is not one piece of {length}: --window")
+    rest = f"; the last {len(tokens) % length} are left out" if len(tokens) % length else ""
+    notes.append(f"{len(tokens):,} tokens in a row are cut into pieces of {length} (--window){rest}")
+    pieces = np.asarray(tokens[: count * length]).reshape(count, length)
+    return Table({name: Column(name, Kind.ARRAY, pieces)}, table.what, table.path)
+
+
+def _length(recipe: Recipe, view: ModelView) -> int:
+    """How many tokens a piece has: as was asked for, as many as the model takes, or a usual number."""
+    reader = _reader(view)
+    fixed = None if reader is None or reader.shape is None else reader.shape[1]
+    return recipe.data.window or (fixed if isinstance(fixed, int) else _WINDOW)
 
 
 def with_next(table: Table, name: str, length: int | None, view: ModelView) -> Table:
