@@ -21,7 +21,7 @@ export interface OrtTensor {
 export interface OrtSession {
   readonly inputNames: readonly string[];
   readonly outputNames: readonly string[];
-  run(feeds: Record<string, any>): Promise<Record<string, any>>;
+  run(feeds: Record<string, any>, options?: any): Promise<Record<string, any>>;
   release?(): Promise<void>;
 }
 
@@ -90,7 +90,7 @@ export class Graph {
   }
 
   /** All outputs for these inputs; inputs that the graph does not take are left out. */
-  async run(values: ReadonlyMap<string, PlainTensor>): Promise<Map<string, PlainTensor>> {
+  async run(values: ReadonlyMap<string, PlainTensor>, options?: object): Promise<Map<string, PlainTensor>> {
     const feeds: Record<string, OrtTensor> = Object.create(null);
     for (const name of this.session.inputNames) {
       const value = values.get(name);
@@ -100,7 +100,7 @@ export class Graph {
     let results: Record<string, OrtTensor>;
     try {
       // All outputs, none given in advance: onnxruntime-node 1.20 mixes a part of them up, wasm writes wrong ones.
-      results = await this.session.run(feeds);
+      results = await this.session.run(feeds, options ?? {});
     } catch (error) {
       throw new OnwardError(explained(messageOf(error), this.name));
     }

@@ -8,36 +8,45 @@ export type Source = (file: string) => Promise<Uint8Array>;
 
 export function sourceOf(where: string | URL | Files): Source {
   if (typeof where !== "string" && !(where instanceof URL)) return (file) => fromFiles(where, file);
-  if (!isNode || /^(https?|blob|data):/.test(String(where))) return (file) => fetched(where, file);
-  return (file) => fromDisk(where, file);
+  return (file) => (isRemote(where) ? fetched(where, file) : readFile(where, file));
 }
+
+/** The bytes of one file, from a URL or, in Node, a path. */
+export async function contentOf(where: string | URL): Promise<Uint8Array> {
+  return isRemote(where) ? download(new URL(String(where), globalThis.location?.href)) : readFile(where, "");
+}
+
+const isRemote = (where: string | URL): boolean => !isNode || /^(https?|blob|data):/.test(String(where));
 
 async function fetched(where: string | URL, file: string): Promise<Uint8Array> {
   const base = new URL(String(where), globalThis.location?.href);
   if (!base.pathname.endsWith("/")) base.pathname += "/";
   const address = new URL(file, base);
   address.search = base.search; // a signature, or a token
+  return download(address);
+}
+
+async function download(address: URL): Promise<Uint8Array> {
+  const refused = (why: string) => new OnwardError(`${address.origin}${address.pathname} cannot be had: ${why}`);
   let response: Response;
   try {
     response = await fetch(address);
   } catch (error) {
-    throw new OnwardError(`${file} cannot be had from ${base.origin}${base.pathname}: ${(error as Error).message}`);
+    throw refused((error as Error).message);
   }
-  if (!response.ok) {
-    throw new OnwardError(`${file} cannot be had from ${base.origin}${base.pathname}: ${response.status} ${response.statusText}`);
-  }
+  if (!response.ok) throw refused(`${response.status} ${response.statusText}`);
   return new Uint8Array(await response.arrayBuffer());
 }
 
-async function fromDisk(where: string | URL, file: string): Promise<Uint8Array> {
+async function readFile(where: string | URL, file: string): Promise<Uint8Array> {
   // Variables, so that bundlers for browsers do not look for them.
   const modules = ["node:fs/promises", "node:path", "node:url"].map((name) => import(/* @vite-ignore */ /* webpackIgnore: true */ name));
   const [fs, path, url] = await Promise.all(modules);
-  const folder = where instanceof URL || where.startsWith("file:") ? url.fileURLToPath(where) : where;
+  const place = where instanceof URL || where.startsWith("file:") ? url.fileURLToPath(where) : where;
   try {
-    return new Uint8Array(await fs.readFile(path.join(folder, file)));
+    return new Uint8Array(await fs.readFile(path.join(place, file)));
   } catch (error) {
-    throw new OnwardError(`there is no ${file} in ${folder}: ${(error as Error).message}`);
+    throw new OnwardError(`there is no ${file || place}${file && ` in ${place}`}: ${(error as Error).message}`);
   }
 }
 
@@ -48,15 +57,20 @@ async function fromFiles(files: Files, file: string): Promise<Uint8Array> {
   return new Uint8Array(found instanceof ArrayBuffer ? found : await found.arrayBuffer());
 }
 
-/** The file, if it is the one that a manifest describes: a cache may have kept one of an older export. */
-export async function verified(source: Source, { file, sha256 }: { readonly file: string; readonly sha256: string }): Promise<Uint8Array> {
-  const content = await source(file);
+/** The file, if it is the one that a manifest describes. */
+export async function verified(source: Source, described: { readonly file: string; readonly sha256: string }): Promise<Uint8Array> {
+  const content = await source(described.file);
+  await verify(content, described);
+  return content;
+}
+
+/** Refuse what is not the file that a manifest describes: a cache may have kept one of an older export. */
+export async function verify(content: Uint8Array, { file, sha256 }: { readonly file: string; readonly sha256: string }): Promise<void> {
   const { subtle } = globalThis.crypto ?? {};
   // Pages that did not come over HTTPS, nor from this machine, have no hashes.
-  if (subtle === undefined) return content;
+  if (subtle === undefined) return;
   const digest = new Uint8Array(await subtle.digest("SHA-256", content as Uint8Array<ArrayBuffer>));
   if (Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("") !== sha256) {
-    throw new OnwardError(`${file} is not the file that manifest.json describes: load the page without its cache, or export the folder again`);
+    throw new OnwardError(`${file} is not the file that manifest.json describes: load the page without its cache, or write the files again`);
   }
-  return content;
 }

@@ -2,7 +2,7 @@
 
 import type { Manifest, StateValue, Value } from "./manifest.js";
 import { readTensors, writeTensors } from "./safetensors.js";
-import { OnwardError, TYPES, bytesOf, sizeOf, type PlainTensor } from "./types.js";
+import { OnwardError, TYPES, bytesOf, sizeOf, toFloat16, type PlainTensor } from "./types.js";
 
 const FORMAT = "onward.edge.state";
 
@@ -94,4 +94,11 @@ export interface PlainPlace {
   readonly dims: readonly number[];
   readonly offset: number;
   readonly bytes: number;
+}
+
+/** A tensor with one element, of the shape that the model wants. */
+export function scalar({ type, shape }: Value, value: number | bigint): PlainTensor {
+  const data = new TYPES[type].array(1);
+  data[0] = (type === "int64" ? BigInt(value) : type === "float16" ? toFloat16(Number(value)) : Number(value)) as never;
+  return { type, dims: (shape ?? []).map(() => 1), data };
 }

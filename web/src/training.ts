@@ -3,13 +3,13 @@
 import { batches, countOf, type Data } from "./data.js";
 import { labelledTensorsOf, tensorsOf, type Batch } from "./feeds.js";
 import { parseManifest, type GraphFile, type Manifest, type Schedule, type Value } from "./manifest.js";
-import { pause } from "./pause.js";
 import { withInitializers } from "./protobuf.js";
+import { Queue } from "./queue.js";
 import { Graph, ortOf, type Environment, type Ort } from "./runtime.js";
 import { rateOf, type Rate } from "./schedules.js";
 import { sourceOf, verified, type Files, type Source } from "./source.js";
-import { flattened, read, tensorAt, unflattened, written, type State } from "./state.js";
-import { OnwardError, TYPES, fromFloat16, toFloat16, type PlainTensor } from "./types.js";
+import { flattened, read, scalar, tensorAt, unflattened, written, type State } from "./state.js";
+import { OnwardError, fromFloat16, type PlainTensor } from "./types.js";
 
 export interface LoadOptions {
   /**
@@ -69,8 +69,7 @@ export interface FitResult {
 export class Training {
   private readonly rate: Rate;
   private readonly graphs = new Map<string, Promise<Graph>>();
-  private last: Promise<unknown> = Promise.resolve();
-  private disposed = false;
+  private readonly queue = new Queue();
 
   private constructor(
     readonly manifest: Manifest,
@@ -104,7 +103,7 @@ export class Training {
 
   /** One update by a batch: the model's inputs and the targets of the loss, by name. */
   step(batch: Batch, { learningRate }: { readonly learningRate?: number } = {}): Promise<StepResult> {
-    return this.alone(() => this.update(batch, learningRate ?? this.learningRate));
+    return this.queue.run(() => this.update(batch, learningRate ?? this.learningRate));
   }
 
   private async update(batch: Batch, learningRate: number): Promise<StepResult> {
@@ -129,7 +128,7 @@ export class Training {
 
   /** Loss and outputs of a batch; nothing changes. */
   evaluate(batch: Batch): Promise<StepResult> {
-    return this.alone(async () => {
+    return this.queue.run(async () => {
       const given = labelledTensorsOf(batch, this.manifest.inputs, this.manifest.targets);
       return this.result(await (await this.graph("eval")).run(new Map([...this.state.tensors, ...given])));
     });
@@ -137,7 +136,7 @@ export class Training {
 
   /** The outputs of the model. */
   predict(inputs: Batch): Promise<Readonly<Record<string, PlainTensor>>> {
-    return this.alone(async () => {
+    return this.queue.run(async () => {
       const given = tensorsOf(inputs, this.manifest.inputs);
       return Object.fromEntries(await (await this.graph("inference")).run(new Map([...this.state.tensors, ...given])));
     });
@@ -179,7 +178,7 @@ export class Training {
 
   /** The bytes of an ordinary .onnx file: the model with its weights as they are now. */
   exportModel(): Promise<Uint8Array> {
-    return this.alone(async () => {
+    return this.queue.run(async () => {
       const { files, inference, state } = this.manifest;
       const model = await verified(this.source, files.inference);
       const weights = state.filter(({ role, name }) => role !== "slot" && inference.inputs.includes(name));
@@ -190,33 +189,31 @@ export class Training {
 
   /** The state as a safetensors file, from which every language continues. */
   save(): Promise<Uint8Array> {
-    return this.alone(async () => written(this.state));
+    return this.queue.run(async () => written(this.state));
   }
 
   /** Continue from what `save` gave, here or in another language. */
   load(checkpoint: Uint8Array): Promise<void> {
-    return this.alone(async () => {
+    return this.queue.run(async () => {
       this.state = read(checkpoint, this.manifest);
     });
   }
 
   /** All parameters, one after the other in the order of the manifest. */
   getParameters(): Promise<Float32Array> {
-    return this.alone(async () => flattened(this.parameters(), this.state.tensors));
+    return this.queue.run(async () => flattened(this.parameters(), this.state.tensors));
   }
 
   /** The inverse of `getParameters`. */
   setParameters(flat: Float32Array): Promise<void> {
-    return this.alone(async () => {
+    return this.queue.run(async () => {
       this.state = { ...this.state, tensors: new Map([...this.state.tensors, ...unflattened(this.parameters(), flat)]) };
     });
   }
 
   /** Free what the sessions hold; nothing else can be done afterwards. */
   async dispose(): Promise<void> {
-    if (this.disposed) return;
-    await this.alone(async () => {
-      this.disposed = true;
+    await this.queue.close(async () => {
       for (const graph of this.graphs.values()) await (await graph).release();
       this.graphs.clear();
     });
@@ -266,20 +263,4 @@ export class Training {
       outputs: Object.fromEntries(outputs.map(({ name }) => [name, results.get(name)!])),
     };
   }
-
-  /** Run after all that was asked for before: sessions run one thing at a time, and a step needs the state of the last. */
-  private alone<T>(work: () => Promise<T>): Promise<T> {
-    const turn = this.last.then(pause).then(() => {
-      if (this.disposed) throw new OnwardError("this training was disposed of");
-      return work();
-    });
-    this.last = turn.catch(() => undefined);
-    return turn;
-  }
-}
-
-function scalar({ type }: Value, value: number | bigint): PlainTensor {
-  const data = new TYPES[type].array(1);
-  data[0] = (type === "int64" ? BigInt(value) : type === "float16" ? toFloat16(Number(value)) : Number(value)) as never;
-  return { type, dims: [], data };
 }

@@ -10,6 +10,7 @@ import onnx
 
 from onward import plan
 from onward.plan import UpdatePlan
+from onward.runtime.refusal import labels_in
 from onward.runtime.state import State
 from onward.signature import METADATA_KEY, Role, Signature
 from onward.training.description import describe_file, describe_value, opset_of, versions
@@ -62,8 +63,15 @@ def _optimizer(model: onnx.ModelProto) -> dict[str, Any]:
 def _border(model: onnx.ModelProto) -> dict[str, Any]:
     """The inputs and outputs of a graph in its order, what each is for, and what it belongs to."""
     signature = Signature.from_json(_metadata(model)[METADATA_KEY])
+    labels = labels_in(node.name for node in model.graph.node)
     return {
-        "inputs": [_described(value, signature, signature.inputs) for value in model.graph.input],
+        "inputs": [
+            {
+                **_described(value, signature, signature.inputs),
+                **({"labels": labels[value.name]} if value.name in labels else {}),
+            }
+            for value in model.graph.input
+        ],
         "outputs": [_described(value, signature, signature.outputs) for value in model.graph.output],
     }
 

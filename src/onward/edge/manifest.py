@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onward.edge.models import Models
 from onward.edge.weights import Place
-from onward.runtime.refusal import labels_of
+from onward.runtime.refusal import labels_in
 from onward.signature import Role, Signature
 from onward.training.description import describe_value, type_name
 
@@ -26,10 +26,13 @@ def describe_interface(models: Models, seed: int) -> dict[str, Any]:
         return [describe_value(values[name]) for name in names]
 
     seeds = signature.input_names(Role.SEED)
-    labels = _labels(step)
+    labels = labels_in(node.name for node in step.node)
     return {
         "inputs": tensors(signature.input_names(Role.INPUT)),
-        "targets": [{**target, **labels.get(target["name"], {})} for target in tensors(models.targets)],
+        "targets": [
+            {**target, **({"labels": labels[target["name"]]} if target["name"] in labels else {})}
+            for target in tensors(models.targets)
+        ],
         "outputs": tensors(signature.output_names(Role.OUTPUT)),
         "loss": tensors(signature.output_names(Role.LOSS))[0],
         "predictions": models.predictions,
@@ -62,16 +65,6 @@ def _state(signature: Signature, name: str, value: onnx.ValueInfoProto) -> dict[
         return described
     parameter = signature.links[name]
     return {**described, "parameter": parameter, "slot": signature.kinds[name], "initial": signature.initial[name]}
-
-
-def _labels(graph: onnx.GraphProto) -> dict[str, dict[str, Any]]:
-    """Which targets are labels, and of how many classes: not every runtime says which node has refused them."""
-    found = [labels_of(node.name) for node in graph.node]
-    return {
-        labels.name: {"labels": {"classes": labels.classes, "ignored": labels.ignored}}
-        for labels in found
-        if labels is not None and labels.classes is not None
-    }
 
 
 def _borders(model: onnx.ModelProto) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,6 +77,19 @@ def labels_of(rule: str) -> Labels | None:
         None if found["most"] is None else int(found["most"]) + 1,
         None if found["ignored"] is None else int(found["ignored"]),
     )
+
+
+def labels_in(names: Iterable[str]) -> dict[str, dict[str, int | None]]:
+    """Targets that are labels of a known number of classes, by the names of a graph's nodes: as manifests say it.
+
+    Not every runtime says which node has refused something.
+    """
+    found = [labels_of(name) for name in names]
+    return {
+        labels.name: {"classes": labels.classes, "ignored": labels.ignored}
+        for labels in found
+        if labels is not None and labels.classes is not None
+    }
 
 
 def _breaks(rule: str, arrays: Mapping[str, np.ndarray], said: str) -> bool:
