@@ -17,6 +17,7 @@ const rows = (from, to) => ({
   labels: new ort.Tensor("int64", labels.data.slice(from, to), [to - from]),
 });
 const whole = rows(0, 8);
+const [LOSS] = session.trainingOutputNames;
 
 const said = {};
 async function refused(what, attempt) {
@@ -30,10 +31,10 @@ async function refused(what, attempt) {
 await refused("early", () => session.runOptimizerStep());
 
 const losses = [], evaluated = [];
-const evaluate = async () => (await session.runEvalStep(whole, ["loss"])).loss.data[0];
+const evaluate = async () => (await session.runEvalStep(whole, [LOSS]))[LOSS].data[0];
 for (let step = 0; step < steps; step++) {
   session.learningRate = step < 4 ? 0.05 : 0.01;
-  for (let part = 0; part < accumulated; part++) losses.push((await session.runTrainStep(rows(4 * part, 4 * part + 4))).loss.data[0]);
+  for (let part = 0; part < accumulated; part++) losses.push((await session.runTrainStep(rows(4 * part, 4 * part + 4)))[LOSS].data[0]);
   await session.runOptimizerStep();
   await session.lazyResetGrad();
   evaluated.push(await evaluate());
@@ -50,7 +51,7 @@ const restored = await evaluate();
 
 await refused("labels", () => session.runTrainStep({ ...whole, labels: [0, 1, 2, 3, 0, 0, 0, 0] }));
 await refused("missing", () => session.runTrainStep({ x: whole.x }));
-await refused("fetches", () => session.runEvalStep(whole, ["loss", "z"]));
+await refused("fetches", () => session.runEvalStep(whole, [LOSS, "z"]));
 await refused("buffer", () => session.loadParametersBuffer(new Uint8Array(12)));
 await refused("swapped", () => TrainingSession.create({ ...models, evalModel: models.trainModel }));
 await refused("without", async () => (await TrainingSession.create({ ...models, optimizerModel: undefined })).runOptimizerStep());
