@@ -57,8 +57,9 @@ class TrainingAgent:
     Args:
         session: of `OrtModuleGraphBuilder.get_gradient_model()`; its native one (``session._sess``) or itself.
         fw_feed_names: what the vectors given to `run_forward` hold: the inputs of the model, then parameters.
-        fw_outputs_device_info, bw_outputs_device_info: accepted; results are where the session computes.
+        fw_outputs_device_info: accepted; results are where the session computes.
         bw_fetches_names: the gradients that `run_backward` returns.
+        bw_outputs_device_info: accepted, likewise.
         local_rank: accepted, without effect.
 
     Running statistics of BatchNormalization are updated by each forward pass: in place where they are fed, else inside
