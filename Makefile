@@ -94,6 +94,7 @@ coverage-table: $(VENV)/test ## write docs/coverage.md: which operators have a g
 docs: $(VENV)/test ## build the documentation site into out/site
 	$(PY) scripts/draw_graphs.py
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
+	@echo "open out/site/index.html; to search in it: $(PY) -m http.server -d out/site"
 
 .PHONY: real-models
 real-models: $(VENV)/test ## gradients of real models from packages against differences; MODELS="silero --explain"

@@ -1,4 +1,4 @@
-"""Draw the graphs of docs/explanation as SVG: layers from left to right, an arrow for each value.
+"""Draw the graphs of docs/explanation as SVG: forward to the right, backward to the left, an arrow for each value.
 
 python scripts/draw_graphs.py            write the pictures
 python scripts/draw_graphs.py --check    fail if they are not what would be written
@@ -54,22 +54,61 @@ def boxes_of(model: onnx.ModelProto) -> list[Box]:
     return boxes
 
 
-def layers_of(boxes: list[Box]) -> dict[str, int]:
-    layers: dict[str, int] = {}
+def depths_of(boxes: list[Box]) -> dict[str, int]:
+    """How many of these boxes lie before each."""
+    depths: dict[str, int] = {}
     for box in boxes:  # in the order of the graph, so that sources come first
-        layers[box.name] = 1 + max((layers[source] for source in box.sources), default=-1)
-    return layers
+        depths[box.name] = 1 + max((depths[source] for source in box.sources if source in depths), default=-1)
+    return depths
+
+
+def grid_of(boxes: list[Box]) -> dict[str, tuple[int, int]]:
+    """The column and row of each box: the forward pass to the right, and below it the backward pass to the left."""
+    returning = {box.name for box in boxes if box.kind == "backward"}
+    returning |= {box.name for box in boxes if returning.intersection(box.sources)}
+    users = {source: box for box in reversed(boxes) for source in box.sources}
+    # What only the backward pass takes comes in from below it.
+    below = {box.name for box in boxes if not box.sources and users[box.name].name in returning}
+    going = [box for box in boxes if box.name not in returning | below]
+    columns = depths_of(going)
+    back = depths_of([box for box in boxes if box.name in returning])
+    last = max([*columns.values(), *back.values()])
+    columns.update({name: last - depth for name, depth in back.items()})
+    columns.update({name: columns[users[name].name] + 1 for name in below})
+    rows: dict[tuple[int, int], int] = {}
+    places = {}
+    lane = max(sum(columns[box.name] == column for box in going) for column in columns.values())
+    for box in boxes:
+        first = lane + 1 if box.name in below else lane if box.name in returning else 0
+        key = (columns[box.name], first)
+        rows[key] = rows.get(key, first - 1) + 1
+        places[box.name] = (columns[box.name], rows[key])
+    return places
+
+
+def arrow(source: tuple[int, int], target: tuple[int, int], down: bool) -> str:
+    """From one box to another; `down` into its top, from the pass above."""
+    (from_x, from_y), (x, y) = source, target
+    if down:
+        start, end = (from_x + WIDTH, from_y + HEIGHT / 2), (x + WIDTH / 3, y)
+        bend = ((start[0] + GAP_X / 2, start[1]), (start[0] + GAP_X / 2, end[1] - GAP_Y * 2))
+        if x > start[0] + GAP_X:
+            bend = ((start[0] + GAP_X, start[1] + GAP_Y * 2), (end[0], start[1] + GAP_Y))
+    else:
+        left = x < from_x
+        start, end = (from_x + WIDTH * (not left), from_y + HEIGHT / 2), (x + WIDTH * left, y + HEIGHT / 2)
+        middle = (start[0] + end[0]) / 2
+        bend = ((middle, start[1]), (middle, end[1]))
+    points = " ".join(f"{place[0]:g} {place[1]:g}" for place in (*bend, end))
+    return f'<path d="M{start[0]:g} {start[1]:g}C{points}"/>'
 
 
 def drawn(boxes: list[Box]) -> str:
-    layers, rows, places = layers_of(boxes), {}, {}
-    # What goes backward is below the rest, so that values of the forward pass are seen on their way there.
-    lanes = sum(box.kind == "end" and not box.sources for box in boxes)
-    for box in boxes:
-        lane = (layers[box.name], box.kind == "backward" or any(source.startswith("grad/") for source in box.sources))
-        rows[lane] = rows.get(lane, lanes * lane[1] - 1) + 1
-        layer, row = lane[0], rows[lane]
-        places[box.name] = (MARGIN + layer * (WIDTH + GAP_X), MARGIN + row * (HEIGHT + GAP_Y))
+    places = {
+        name: (MARGIN + column * (WIDTH + GAP_X), MARGIN + row * (HEIGHT + GAP_Y))
+        for name, (column, row) in grid_of(boxes).items()
+    }
+    kinds = {box.name: box.kind for box in boxes}
     width = max(x for x, _ in places.values()) + WIDTH + MARGIN
     height = max(y for _, y in places.values()) + HEIGHT + MARGIN
     parts = [
@@ -80,12 +119,9 @@ def drawn(boxes: list[Box]) -> str:
         '<path d="M0 0L8 4L0 8z"/></marker></defs>',
     ]
     for box in boxes:
-        x, y = places[box.name]
         for source in dict.fromkeys(box.sources):
-            from_x, from_y = places[source]
-            start, end, middle = from_x + WIDTH, x, (from_x + WIDTH + x) / 2
-            bend = f"C{middle} {from_y + HEIGHT / 2} {middle} {y + HEIGHT / 2} {end} {y + HEIGHT / 2}"
-            parts.append(f'<path d="M{start} {from_y + HEIGHT / 2}{bend}"/>')
+            down = box.kind == "backward" and kinds[source] != "backward" and places[source][1] < places[box.name][1]
+            parts.append(arrow(places[source], places[box.name], down))
     for box in boxes:
         x, y = places[box.name]
         corner = HEIGHT / 2 if box.kind == "end" else 5
@@ -99,11 +135,12 @@ def step() -> list[Box]:
     return [
         Box("batch", "batch", "end", ()),
         Box("parameters", "parameters", "end", ()),
-        Box("slots", "slots", "end", ()),
         Box("forward", "forward", "node", ("batch", "parameters")),
         Box("loss", "loss", "node", ("forward",)),
-        Box("backward", "backward", "backward", ("loss",)),
-        Box("update", "update", "node", ("backward", "slots")),
+        Box("loss ", "loss", "end", ("loss",)),
+        Box("backward", "backward", "backward", ("loss", "forward")),
+        Box("slots", "slots", "end", ()),
+        Box("update", "update", "backward", ("backward", "slots", "parameters")),
         Box("parameters'", "parameters'", "end", ("update",)),
         Box("slots'", "slots'", "end", ("update",)),
     ]
