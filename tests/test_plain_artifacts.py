@@ -77,9 +77,13 @@ class Driver:
                 feeds[name] = self.gradients.get(value["of"], np.zeros(value["shape"], value["type"]))
             else:
                 feeds[name] = {
-                    "input": user.get(name), "target": user.get(name),
-                    "parameter": self.tensors.get(name), "buffer": self.tensors.get(name),
-                    "reset": np.array([reset]), "seed": np.array(0), "pass": np.array(self.passes),
+                    "input": user.get(name),
+                    "target": user.get(name),
+                    "parameter": self.tensors.get(name),
+                    "buffer": self.tensors.get(name),
+                    "reset": np.array([reset]),
+                    "seed": np.array(0),
+                    "pass": np.array(self.passes),
                 }[role]
         results = self._run("training", feeds)
         self.passes += 1
