@@ -193,3 +193,42 @@ def test_ort_format_and_operators_on_request(tmp_path: Path):
     for name in ("step", "eval", "inference"):
         assert (tmp_path / f"{name}.ort").is_file()
     assert "MatMul" in (tmp_path / "step.required_operators.config").read_text("utf-8")
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
+def test_webgpu_trains_as_wasm_does(tmp_path: Path, optimizer: str):
+    losses = []
+    for target in ("wasm", "webgpu"):
+        made = export(network(), tmp_path / target, "mse", optimizer, frozen="w0", seed=3, target=target)
+        training = Training(made.directory)
+        losses.append(run(training, 20))
+        assert made.manifest["target"] == target
+        assert made.manifest["step"]["type"] == ("int32" if target == "webgpu" else "int64")
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+    for file in ("step.onnx", "eval.onnx", "inference.onnx"):
+        model = onnx.load(tmp_path / "webgpu" / file)
+        types = {
+            value.type.tensor_type.elem_type for value in onnx.shape_inference.infer_shapes(model).graph.value_info
+        }
+        assert onnx.TensorProto.DOUBLE not in types
+        assert not [x for node in model.graph.node for x in node.attribute if x.name == "training_mode" and x.i]
+
+
+def test_webgpu_takes_labels_of_32_bits(tmp_path: Path):
+    folders = [
+        export(network(), tmp_path / target, "cross_entropy", "sgd", target=target).directory
+        for target in ("wasm", "webgpu")
+    ]
+    batch = {"x": BATCH["x"], "labels": np.arange(8) % 3}
+    losses = [run_on(folder, batch) for folder in folders]
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+    training = Training(folders[1])
+    for labels in ([0, 1, 2, 0, 1, 2, 0, 3], [0, 1, 2, 0, 1, 2, 0, -1], [2**40] * 8):
+        with pytest.raises(onward.OnwardError, match=r"labels"):
+            training.step({**batch, "labels": np.array(labels)})
+    assert training.step_count == 0
+
+
+def run_on(folder: Path, batch: dict) -> list[float]:
+    training = Training(folder)
+    return [training.step(batch).loss for _ in range(5)]

@@ -194,6 +194,9 @@ def _products() -> Iterator[Case]:
     yield Case("biases of sequences", biased, {"x": (10, 26, 4)}, {"w": (4, 32), "b": (32,)})
     spread = "m = ReduceMean<axes=[1], keepdims=1>(x) d = Sub(x, m) e = Mul(d, d) y = ReduceMean<axes=[1]>(e)"
     yield Case("means", spread, {"x": (3, 5)})
+    vectors = "h = MatMul(x, w) t = Tanh(h) r = MatMul(t, v) d = MatMul(r, r) y = Mul(r, d)"
+    yield Case("products with vectors", vectors, {"x": (4, 5)}, {"w": (5,), "v": (4, 3)})
+    yield Case("products of many with a vector", "h = MatMul(x, w) y = Tanh(h)", {"x": (2, 3, 5)}, {"w": (5,)})
     yield Case("products of one row", biased, {"x": (1, 4)}, {"w": (4, 1), "b": (1,)})
 
 

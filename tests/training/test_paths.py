@@ -57,7 +57,8 @@ def test_every_form_and_lowering_is_used() -> None:
             with fired() as here:
                 splitting.split(subject.model, trainable=list(subject.parameters.values()))
             found |= here
-    assert functions() - found == ELSEWHERE
+    others = {name for name in functions() if name.startswith("lowering/webgpu.")}  # see test_webgpu.py
+    assert functions() - found - others == ELSEWHERE
 
 
 def test_a_lowering_that_is_off_by_a_hundredth_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from onward.errors import OnwardError
 from onward.graph import provenance
 from onward.graph.naming import listed
 from onward.graph.prepare import ModelLike, load, prepare
+from onward.graph.width import narrow_numbers
 from onward.losses import Loss
 from onward.optim import Optimizer
 from onward.optim import get as get_optimizer
@@ -33,7 +34,7 @@ from onward.signature import Role
 from onward.training.description import describe_file, opset_of, versions
 from onward.training.initial import initial_tensors
 
-TARGETS = ("wasm", "native")  # graphs for WebGPU, which refuses double precision and more, are not written yet
+TARGETS = ("wasm", "webgpu", "native")
 STEP, EVALUATION, INFERENCE = "step.onnx", "eval.onnx", "inference.onnx"
 WEIGHTS, CHECKPOINT = "frozen.data", "checkpoint.safetensors"
 
@@ -88,7 +89,8 @@ def export(
         optimizer: a name or a value of `onward.optim`.
         trainable: names and patterns of the parameters to train; None means all that `onward.gradient` calls trainable.
         frozen: names and patterns of parameters that are not trained.
-        target: what will run it: "wasm" (browsers and Node, on their processors) or "native".
+        target: what will run it: "wasm" (browsers and Node, on their processors), "webgpu" (numbers of 32 bits, no
+            operators that its providers refuse) or "native".
         learning_rate: the one to begin with; None means that of the optimizer.
         schedule: of `onward.optim.schedules`, for programs that follow it.
         classes: the names of the classes, in the order of the model's scores.
@@ -112,7 +114,8 @@ def export(
         provenance.changes_of(loaded), None if trainable is None else listed("trainable", trainable, one=True)
     )
     forward = prepare(loaded, keep=custom_operators())
-    models = build(forward, loss, recipe, trainable=trainable, frozen=frozen, loss_inputs=loss_inputs, seed=seed)
+    with narrow_numbers(target == "webgpu"):
+        models = build(forward, loss, recipe, trainable=trainable, frozen=frozen, loss_inputs=loss_inputs, seed=seed)
     interface = describing.describe_interface(models, seed)
     named = _classes(classes)
     source = Path(model).resolve().parent if isinstance(model, (str, os.PathLike)) else Path.cwd()

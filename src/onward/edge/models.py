@@ -8,16 +8,20 @@ from dataclasses import dataclass
 import onnx
 import onnx_ir as ir
 
+from onward.graph.builder import Builder
 from onward.graph.finish import fix_defaults
 from onward.graph.nodes import all_values
 from onward.graph.proto import drop_map_outputs
 from onward.graph.upgrade import in_lowest_opset
+from onward.graph.width import is_narrow
 from onward.losses import Loss
 from onward.losses.activation import activation_of
 from onward.optim import Optimizer
 from onward.signature import METADATA_KEY, Role, Signature
 from onward.training.evaluation import evaluation_graph
 from onward.training.loss import put_loss
+from onward.training.lowering.webgpu import lower_for_webgpu
+from onward.training.modes import switch_to_evaluation
 from onward.training.selection import selected
 from onward.training.step import step_model
 
@@ -55,7 +59,7 @@ def build(
     loss_inputs: Sequence[str] | None,
     seed: int,
 ) -> Models:
-    """The graphs of a prepared model."""
+    """The graphs of a prepared model; inside of `narrow_numbers`, those for WebGPU."""
     fix_defaults(forward.graph)
     own = set(forward.graph.initializers)
     inputs = [value.name or "" for value in forward.graph.inputs]
@@ -81,10 +85,17 @@ def build(
     predicted = Signature("prediction", {**users, **state}, dict.fromkeys(outputs, Role.OUTPUT))
     return Models(
         step=step,
-        evaluation=evaluation_graph(combined, evaluated),
-        inference=evaluation_graph(forward.clone(), predicted),
+        evaluation=_without_training(combined, evaluated),
+        inference=_without_training(forward.clone(), predicted),
         signature=signature,
         targets=targets,
         predictions=predictions,
         activation=next(iter(activations), None),
     )
+
+
+def _without_training(model: ir.Model, signature: Signature) -> onnx.ModelProto:
+    switch_to_evaluation(model)
+    if is_narrow():
+        lower_for_webgpu(Builder(model.graph, model.opset_imports[""]))
+    return evaluation_graph(model, signature)

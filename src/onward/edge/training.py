@@ -154,7 +154,7 @@ class Training:
             wrong = f"there is no input {unknown[0]!r}" if unknown else f"the input {missing[0]!r} is missing"
             raise UnknownNameError(f"{wrong}; a batch has {', '.join(names)}")
         values = {**rest, **given}
-        feeds = {x.name: checked_input(x, x.shape, values[x.name]) for x in session.get_inputs()}
+        feeds = {x.name: checked_input(x, x.shape, _narrowed(x, values[x.name])) for x in session.get_inputs()}
         outputs = [output.name for output in session.get_outputs()]
         try:
             return dict(zip(outputs, session.run(outputs, feeds), strict=True))
@@ -170,6 +170,17 @@ class Training:
 
     def _result(self, results: dict[str, np.ndarray]) -> Result:
         return Result(float(results.pop(self._folder.name_of("loss"))), results)
+
+
+def _narrowed(expected: Any, value: Any) -> Any:
+    """Whole numbers as the int32 that graphs for WebGPU take in the place of int64, which numpy makes of them."""
+    array = np.asarray(value)
+    if expected.type != "tensor(int32)" or array.dtype.kind not in "iu" or array.dtype.itemsize < 4:
+        return value
+    limits = np.iinfo(np.int32)
+    if array.size and not (limits.min <= array.min() and array.max() <= limits.max):
+        raise OnwardError(f"input {expected.name!r} takes whole numbers of 32 bits, and some of these are larger")
+    return array.astype(np.int32)
 
 
 def _read(file: TensorFile, entry: StateEntry, *, begins: bool) -> np.ndarray:

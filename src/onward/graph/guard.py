@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import onnx
 import onnx_ir as ir
 
+from onward.graph.width import is_narrow
 from onward.signature import CHECK
 
 if TYPE_CHECKING:
@@ -36,13 +37,33 @@ def guarded(op: Builder, x: ir.Value, sizes: ir.Value, rule: str, *, exact: bool
 def guarded_number(op: Builder, x: ir.Value, fits: ir.Value, rule: str) -> ir.Value:
     """A value of one element, or an error that contains `rule` unless `fits`, a boolean of its shape, is true.
 
-    By Gather, because a Reshape may follow; see `keep_guards`.
+    By Gather, because a Reshape may follow; see `keep_guards`. On a GPU, Gather takes any index, and only a Reshape
+    fails.
     """
+    if is_narrow():
+        return _guarded_by_size(op, x, fits, rule)
     index = op.Where(fits, *(op.constant(place, ir.DataType.INT64) for place in (0, 1)))
     row = op.Unsqueeze(x, [0]) if x.shape is not None and len(x.shape) == 0 else x
     result = _named(op, op.Gather(row, index, axis=0), rule)
     result.shape = None if x.shape is None else x.shape.copy()
     return result
+
+
+def guarded_all(op: Builder, x: ir.Value, wrong: ir.Value, rule: str) -> ir.Value:
+    """`x`, or an error that contains `rule` where an element of `wrong`, booleans of its shape, is true."""
+    counted = op.Reshape(op.cast(wrong, ir.DataType.FLOAT), [-1])
+    fits = op.Less(op.ReduceSum(counted, [0], keepdims=1), 1)  # of no elements, too
+    if x.shape is not None and len(x.shape) == 0:
+        return _guarded_by_size(op, x, fits, rule)
+    return guarded(op, x, op.Where(fits, op.Shape(x), _IMPOSSIBLE), rule, exact=False)
+
+
+def _guarded_by_size(op: Builder, x: ir.Value, fits: ir.Value, rule: str) -> ir.Value:
+    """A value of one element by a Reshape, to a single element or to an impossible number of them."""
+    size = op.Where(op.Reshape(fits, [1]), *(op.constant([size], ir.DataType.INT64) for size in (1, _IMPOSSIBLE)))
+    result = _named(op, op.reshape(op.reshape(x, [1]), size), rule)  # a guard keeps the shape of its input
+    result.shape = ir.Shape([1])
+    return op.reshape_like(result, x)
 
 
 def unforeseen(op: Builder, x: ir.Value) -> ir.Value:

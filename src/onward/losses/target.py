@@ -17,9 +17,10 @@ import onnx_ir as ir
 
 from onward.errors import OnwardError
 from onward.graph.builder import Builder
-from onward.graph.guard import guarded, positive
+from onward.graph.guard import guarded, guarded_all, positive
 from onward.graph.shapes import Dim, dims, is_placeholder, static_shape
 from onward.graph.tracing import traced
+from onward.graph.width import is_narrow, whole
 from onward.signature import CHECK
 
 # From the predictions to a fresh value without a name. Keyword parameters of a kind are options of its loss.
@@ -39,8 +40,8 @@ def like_prediction(predictions: Sequence[ir.Value]) -> ir.Value:
 
 
 def class_indices(predictions: Sequence[ir.Value]) -> ir.Value:
-    """Labels of scores `[N, C, d1, ...]`: int64 `[N, d1, ...]`, a scalar for scores `[C]`."""
-    return _fresh(ir.DataType.INT64, _without_class_axis(predictions[0]))
+    """Labels of scores `[N, C, d1, ...]`: integers `[N, d1, ...]`, a scalar for scores `[C]`."""
+    return _fresh(whole(), _without_class_axis(predictions[0]))
 
 
 def one_per_row(predictions: Sequence[ir.Value]) -> ir.Value:
@@ -264,15 +265,29 @@ def checked_labels(
     wrong = op.Less(labels, 0)
     if ignore_index is not None and ignore_index < 0:
         wrong = op.And(wrong, op.Not(op.Equal(labels, ignore_index)))
-    checked: ir.Value = op.Where(wrong, _NO_CLASS, labels)
-    checked.shape = labels.shape
     classes = (dims(scores) or {axis: None})[axis]
     most = str(classes - 1) if isinstance(classes, int) else f"{scores.name}.shape[{axis}] - 1"
     ignored = "" if ignore_index is None else f", or {ignore_index} to be ignored"
+    rule = f"labels {(name or _origin(labels).name)!r} must be from 0 to {most}{ignored}"
+    if is_narrow():  # for devices whose operators take any index
+        return guarded_all(op, labels, op.Or(wrong, _beyond(op, labels, scores, axis, ignore_index)), rule)
+    checked: ir.Value = op.Where(wrong, _NO_CLASS, labels)
+    checked.shape = labels.shape
     node = checked.producer()
     assert node is not None
-    node.name = op.unique_name(f"{CHECK}labels {(name or _origin(labels).name)!r} must be from 0 to {most}{ignored}")
+    node.name = op.unique_name(f"{CHECK}{rule}")
     return checked
+
+
+def _beyond(op: Builder, labels: ir.Value, scores: ir.Value, axis: int, ignore_index: int | None) -> ir.Value:
+    """Which labels are too large to be a class."""
+    assert labels.dtype is not None
+    classes = (dims(scores) or {axis: None})[axis]
+    count = classes if isinstance(classes, int) else op.cast(op.dim(scores, axis), labels.dtype)
+    beyond = op.Not(op.Less(labels, count))
+    if ignore_index is None or ignore_index < 0:
+        return beyond
+    return op.And(beyond, op.Not(op.Equal(labels, ignore_index)))
 
 
 def _origin(value: ir.Value) -> ir.Value:

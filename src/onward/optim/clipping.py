@@ -10,8 +10,8 @@ import onnx_ir as ir
 from onward.errors import OnwardError
 from onward.graph.builder import Builder
 from onward.optim.base import Context, Transformation, Update
-from onward.optim.norm import sum_of_squares
-from onward.optim.scalar import Scalar, minimum, number, sqrt
+from onward.optim.norm import norm
+from onward.optim.scalar import Number, Scalar, minimum, number, sqrt
 
 # Added to a norm before dividing by it, as torch and onnxruntime-training do.
 _EPS = 1e-6
@@ -33,8 +33,8 @@ def clip_by_norm(max_norm: float) -> Transformation:
 
     def update(op: Builder, g: Update, ctx: Context) -> Update:
         g = g.without_decay(ctx.p)
-        norm = sqrt(number(op, sum_of_squares(op, [g.direction]))) * g.factor
-        return g.times(minimum(1.0, max_norm / (norm + _EPS)))
+        length = norm(op, [g.direction]) * g.factor
+        return g.times(minimum(1.0, max_norm / (length + _EPS)))
 
     return Transformation(update, elementwise=False, linear=True)
 
@@ -65,15 +65,16 @@ class GlobalNorm:
         batches, or over the scale of the loss.
         """
         tensors = [gradients] if isinstance(gradients, ir.Value) else list(gradients)
-        return self.coefficient_of(op, sum_of_squares(op, tensors), grad_scale)
+        return self._coefficient(norm(op, tensors), number(op, grad_scale)).value
 
     def coefficient_of(self, op: Builder, squares: ir.Value, grad_scale: ir.Value | float = 1.0) -> ir.Value:
         """The same from the sum of squares, for those who add it up over chunks."""
-        scale = number(op, grad_scale)
-        total = sqrt(number(op, squares)) * scale
-        result = minimum(1.0, self.max_norm / (total + _EPS)) * scale
+        return self._coefficient(sqrt(number(op, squares)), number(op, grad_scale)).like(squares)
+
+    def _coefficient(self, total: Number, scale: Number) -> Scalar:
+        result = minimum(1.0, self.max_norm / (total * scale + _EPS)) * scale
         assert isinstance(result, Scalar)
-        return result.like(squares)
+        return result
 
 
 def clip_by_global_norm(max_norm: float) -> GlobalNorm:

@@ -11,12 +11,35 @@ from onward.errors import OnwardError
 from onward.graph.branching import branch
 from onward.graph.builder import Builder
 from onward.graph.shapes import dims, static_size
+from onward.graph.width import is_narrow
+from onward.optim.scalar import Number, Scalar, number, sqrt
 
 _HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 # onnxruntime adds up one element after the other in float32: the sum of four million squares is wrong by 1.6e-4. Up to
 # this many elements it is right to 1e-6; larger tensors are added up in rows first.
 _LONGEST_SUM = 2**16
+
+
+# What gradients are divided by before they are squared is at least this, so that zeros stay zeros.
+_TINY = 1e-30
+
+
+def norm(op: Builder, tensors: Sequence[ir.Value]) -> Number:
+    """The root of the sum of the squares of all elements."""
+    return _scaled_norm(op, tensors) if is_narrow() else sqrt(number(op, sum_of_squares(op, tensors)))
+
+
+def _scaled_norm(op: Builder, tensors: Sequence[ir.Value]) -> Number:
+    """largest sqrt(sum (x / largest)^2): without double precision, no square may be larger than a float is.
+
+    A tensor with one NaN has none but NaN: some devices take the largest of the other elements, but no sum of theirs.
+    """
+    filled = [op.cast(x, ir.DataType.FLOAT) for x in tensors if static_size(x) != 0]
+    each = [op.ReduceMax(op.Abs(op.Reshape(x, [-1])), [0], keepdims=1) for x in filled]
+    largest = op.ReduceMax(each[0] if len(each) == 1 else op.Concat(*each, axis=0), [0], keepdims=0)
+    bound = op.Where(op.Greater(largest, _TINY), largest, _TINY)
+    return sqrt(number(op, _sum(op, [x / bound for x in filled]))) * Scalar(op, bound)
 
 
 def sum_of_squares(op: Builder, tensors: Sequence[ir.Value]) -> ir.Value:

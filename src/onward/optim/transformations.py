@@ -14,8 +14,8 @@ import onnx_ir as ir
 from onward.errors import OnwardError
 from onward.graph.builder import Builder
 from onward.optim.base import Context, Slot, Transformation, Update
-from onward.optim.norm import sum_of_squares
-from onward.optim.scalar import Number, Scalar, minimum, number, plus, sqrt, times
+from onward.optim.norm import norm
+from onward.optim.scalar import Number, Scalar, minimum, plus, sqrt, times
 
 
 def scale(factor: float) -> Transformation:
@@ -182,7 +182,7 @@ def scale_by_trust_ratio(ratio_min: float = 0.0, ratio_max: float = math.inf) ->
 
     def update(op: Builder, g: Update, ctx: Context) -> Update:
         g = g.without_decay(ctx.p)
-        p_norm, g_norm = (sqrt(number(op, sum_of_squares(op, [x]))) for x in (ctx.p, g.direction))
+        p_norm, g_norm = (norm(op, [x]) for x in (ctx.p, g.direction))
         return g.times(_trust_ratio(op, p_norm, g_norm * g.factor, ratio_min, ratio_max))
 
     return Transformation(update, elementwise=False, linear=True)

@@ -20,6 +20,7 @@ from onward.autodiff.gradient import gradient
 from onward.autodiff.registry import custom_operators
 from onward.autodiff.sweep import differentiable_path
 from onward.graph.prepare import prepare
+from onward.graph.width import narrow_numbers, whole
 from onward.signature import METADATA_KEY, Role, Signature
 from onward.testing.running import Feeds, floating_outputs, run_on_runtime
 from onward.training.phases import phases
@@ -124,6 +125,12 @@ def by_phases(subject: Subject) -> Feeds:
     return results | run_on_runtime(made.backward, {**subject.feeds, **subject.weights, **kept, **given})
 
 
+def by_step_for_webgpu(subject: Subject) -> Feeds:
+    """The same by the single step for devices without numbers of 64 bits."""
+    with narrow_numbers():
+        return by_step(subject)
+
+
 PATHS = (by_split, by_step, by_phases)
 
 
@@ -137,7 +144,7 @@ def _first_feeds(made: onnx.ModelProto, subject: Subject) -> Feeds:
         Role.SLOT: lambda name: np.zeros_like(weights[signature.links[name]]),
         Role.RESET: lambda _: np.array([True]),
         Role.LEARNING_RATE: lambda _: np.array(1, np.float32),
-        Role.STEP: lambda _: np.array(1),
+        Role.STEP: lambda _: np.array(1, whole().numpy()),
         Role.SEED: lambda _: np.array(0),
         Role.PASS: lambda _: np.array(0),
     }

@@ -58,7 +58,7 @@ def _drops_nothing(node: ir.Node) -> bool:
 def draw_explicitly(op: Builder, number: ir.Value | None = None) -> dict[str, Role]:
     """Replace all nodes of the main graph that draw; returns the inputs that the graph needs for that, if any.
 
-    They are the seed, and the number of the pass, unless it is given as an int64 scalar.
+    They are the seed, and the number of the pass, unless it is given as a scalar integer.
     """
     for node in [node for node in op.graph if _drops_nothing(node)]:
         replace_node(op, node, lambda op, node: [op.Identity(node.inputs[0])])
@@ -143,7 +143,8 @@ class _Source:
         """The keys of this pass."""
         op = self.op
         with op.scope("random"):
-            seed, number = (op.Mod(value, np.array([_PRIME, _OTHER_PRIME])) for value in (self._seed, self._number))
+            wide = (op.cast(value, ir.DataType.INT64) for value in (self._seed, self._number))
+            seed, number = (op.Mod(value, np.array([_PRIME, _OTHER_PRIME])) for value in wide)
             h = _square(op, seed + np.array([314159265, 271828182]))
             h = _square(op, op.Mod(h + number, _PRIME))
             h = _square(op, _square(op, h + np.array([141421356, 173205080])))

@@ -17,6 +17,7 @@ from onward.graph.finish import finish, fix_defaults, publish, to_input
 from onward.graph.naming import listed
 from onward.graph.shapes import static_shape
 from onward.graph.upgrade import in_lowest_opset
+from onward.graph.width import is_narrow, whole
 from onward.losses import Loss
 from onward.optim import Optimizer
 from onward.optim import get as get_optimizer
@@ -25,6 +26,7 @@ from onward.signature import METADATA_KEY, Role, Signature
 from onward.training.forms import choose_forms
 from onward.training.loss import put_loss
 from onward.training.lowering import faster_rules, lower
+from onward.training.lowering.webgpu import lower_for_webgpu
 from onward.training.modes import UPDATED, update_running_statistics
 from onward.training.objective import check_trainable, default_parameters
 from onward.training.order import write_in_order_of_use
@@ -66,7 +68,7 @@ def _step(
     model = expand_missing_rules(forward, names, [forward.graph.outputs[0].name or ""])
     op = Builder(model.graph, model.opset_imports[""])
     rate = _add_scalar(model.graph, LEARNING_RATE, ir.DataType.FLOAT)
-    number = _add_scalar(model.graph, STEP, ir.DataType.INT64)
+    number = _add_scalar(model.graph, STEP, whole())
     random = draw_explicitly(op, number)
     outputs = [value.name or "" for value in model.graph.outputs]
     statistics = update_running_statistics(op)
@@ -97,6 +99,8 @@ def _step(
     )
     model.metadata_props[METADATA_KEY] = signature.to_json()
     lower(op, nodes)
+    if is_narrow():
+        lower_for_webgpu(op)
     write_in_order_of_use(model)
     return finish(model)
 
