@@ -1,4 +1,4 @@
-"""ORTModule in DistributedDataParallel, started by torchrun: two processes against one on all rows, and against torch."""
+"""ORTModule in DistributedDataParallel: two processes against one on all rows, and against plain torch."""
 
 from __future__ import annotations
 

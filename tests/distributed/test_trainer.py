@@ -15,36 +15,11 @@ import onward
 from onward.callbacks import Checkpoints
 from onward.errors import OnwardError
 from onward.runtime.state import RandomState
+from tests.distributed.comparison import CLOSE, assert_same, of_one
 from tests.distributed.conftest import Two
 from tests.distributed.launch import environment, launch
-from tests.distributed.scenarios import SCENARIOS
 from tests.distributed.scenarios.registry import everything, fast, quiet
 from tests.trainer.toys import classifier, labelled
-
-# Sums over rows in another order: a few of the last bits of float32, carried through a few dozen updates.
-CLOSE = {"rtol": 2e-4, "atol": 2e-6}
-
-
-def of_one(name: str, folder: Path) -> Any:
-    return SCENARIOS[name](None, folder)
-
-
-def assert_same(x: Any, y: Any, **tolerance: float) -> None:
-    """Equal bit by bit, or but for a tolerance."""
-    assert type(x) is type(y)
-    if isinstance(x, dict):
-        assert x.keys() == y.keys()
-        for key in x:
-            assert_same(x[key], y[key], **tolerance)
-    elif isinstance(x, (list, tuple)):
-        assert len(x) == len(y)
-        for one, other in zip(x, y, strict=True):
-            assert_same(one, other, **tolerance)
-    elif isinstance(x, (np.ndarray, float)) and tolerance:
-        np.testing.assert_allclose(x, y, **tolerance)
-    else:
-        np.testing.assert_array_equal(x, y)
-
 
 # Equal to one process -------------------------------------------------------------------------------------------------
 
@@ -60,7 +35,8 @@ def test_bit_by_bit_what_one_process_computes(two: Two, name: str, tmp_path: Pat
     "name",
     [
         "batches_dealt_out", "unequal_shards", "ignored_labels", "weighted_rows", "sum_of_rows", "early_stopping",
-        "search_of_a_rate", "data_of_their_own", "sampler_of_torch",
+        "search_of_a_rate", "accumulated_and_clipped", "order_of_its_own", "measured", "data_of_their_own",
+        "sampler_of_torch",
     ],
 )  # fmt: skip
 def test_what_one_process_computes_on_the_joined_batch(two: Two, name: str, tmp_path: Path) -> None:
@@ -73,6 +49,28 @@ def test_early_stopping_stops(two: Two) -> None:
     (state, best, stopped), _ = two.both("early_stopping")
     assert stopped
     assert len(state["epochs"]) == best + 2 < 30
+
+
+def test_the_best_checkpoints_are_those_of_one_process(two: Two, tmp_path: Path) -> None:
+    (first, scores, best), (second, other_scores, _) = two.both("best_checkpoints")
+    assert_same((first, scores), (second, other_scores))
+    alone = of_one("best_checkpoints", tmp_path)
+    assert best == alone[2]
+    assert_same((first, scores), alone[:2], **CLOSE)
+    assert len({*scores}) > 2
+    saved = {path.name for path in (two.folder / "best_checkpoints" / "best of 2").iterdir()}
+    assert saved == {*best, "step-000000030.checkpoint"}
+
+
+def test_metrics_of_parts_that_are_uneven(two: Two, tmp_path: Path) -> None:
+    """Also where one process has no rows in any batch: a process without any data of its own has failed."""
+    first, second = two.both("measured_of_their_own")
+    assert_same(first[:2], second[:2])
+    assert_same(first[:2], of_one("measured_of_their_own", tmp_path), **CLOSE)
+    assert first[0] == 31
+    assert "there is no data" in first[2][1]
+    assert "rank 0 failed with OnwardError: there is no data" in second[2][1]
+    assert [rows for rows, _ in two.both("measured")[0][:5]] == [31, 31, 9, 1, 3]
 
 
 # Continued ------------------------------------------------------------------------------------------------------------
@@ -194,7 +192,7 @@ def test_numbers_that_are_not_finite_stop_all(two: Two) -> None:
 
 def test_processes_that_do_different_things_are_told(two: Two) -> None:
     for calls, rows, rates, models, warned, _ in two.both("at_odds"):
-        assert "rank 0 is at the end of an evaluation; rank 1 is at save" in calls[1]
+        assert "rank 0 is at the division of data; rank 1 is at save" in calls[1]
         assert "the number of rows is 16 in rank 0, and 15 in rank 1" in rows[1]
         assert "the learning rates differ: 0.1 in rank 0, 0.2 in rank 1" in rates[1]
         assert "rank 1 has another model" in models[1]
@@ -202,6 +200,18 @@ def test_processes_that_do_different_things_are_told(two: Two) -> None:
         assert len(warned) == 1
         assert "the parameters of rank 1 are no longer those of rank 0" in warned[0]
     assert_same(*(each[-1] for each in two.both("at_odds")))
+
+
+def test_data_that_is_not_the_same_is_not_divided(two: Two) -> None:
+    """Rows would be used twice, and others never; nothing else would tell."""
+    for split, tested, validated, fewer, order, steps, rounded in two.both("other_data"):
+        for error in (split, tested, validated):
+            assert error[0].startswith("PeerError OnwardError")
+            assert "not given the same: rank 1 has other rows of" in error[1]
+        assert "the number of rows is 40 in rank 0, and 39 in rank 1" in fewer[1]
+        assert "`shuffle` returned another order of epoch 1 in rank 1 than in rank 0" in order[1]
+        assert steps == 2  # epoch 0, which has the same order
+        assert rounded == ""
 
 
 def test_the_first_process_writes(two: Two, tmp_path: Path) -> None:
@@ -233,11 +243,28 @@ def test_a_process_that_hangs_is_not_waited_for_for_ever(two: Two) -> None:
 def test_a_process_that_is_gone_is_not_waited_for() -> None:
     """In processes that torch.multiprocessing has made."""
     pytest.importorskip("torch")
-    (ended,) = launch(["-m", "tests.distributed.gone"], size=1, limit=100)
+    (ended,) = launch(["-m", "tests.distributed.multiprocessing", "dies"], size=1, limit=100)
     assert ended.code == 0, ended.output
     why = "rank 0 waited at a training step for the other processes, but the connection to rank 1 is lost"
     assert f"rank 0 knew within a minute: True; {why}" in ended.output
     assert "exit codes: [0, 7]" in ended.output
+
+
+@pytest.mark.parametrize(
+    ("backend", "message"),
+    [
+        ("nccl", r"nccl carries tensors between GPUs, and torch finds none|torch was built without nccl"),
+        ("goo", r"`backend` is one of 'gloo', .*, not 'goo'"),
+        (None, r"`backend` is one of 'gloo', .*, not None"),
+    ],
+)
+def test_what_cannot_carry_anything_here(backend: Any, message: str) -> None:
+    """Said before other processes are waited for."""
+    torch = pytest.importorskip("torch")
+    if backend == "nccl" and torch.cuda.is_available():
+        pytest.skip("there are GPUs here")
+    with pytest.raises(OnwardError, match=message):
+        onward.torch.Distributed(backend)
 
 
 def test_without_other_processes() -> None:

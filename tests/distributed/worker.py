@@ -1,4 +1,7 @@
-"""One of several processes that run all scenarios, one start for everything. Usage, by torchrun: worker.py <folder>."""
+"""One of several processes that run scenarios, one start for all.
+
+Usage, by torchrun: worker.py <folder>, which runs the examples, too; or with the names of scenarios.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -50,22 +53,36 @@ def place(folder: Path, name: str) -> Path:
     return made
 
 
-def main(folder: Path) -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run in the background
-    warnings.simplefilter("error")  # that torch runs a module in place of onnxruntime is one
-    found: dict[str, Any] = {"ortmodule.py": example("ortmodule.py")}
-    # torchrun lets processes find each other once; who has left comes back at another place.
-    os.environ.update(MASTER_PORT=os.environ["NEXT_PORT"], TORCHELASTIC_USE_AGENT_STORE="False")
-    found["train.py"] = example("train.py")
+def found_in(folder: Path, names: Collection[str] = ()) -> dict[str, Any]:
+    """What this process finds in all scenarios, or in those that are named; a traceback where one fails."""
+    found = {}
     for name, call in calls(folder).items():
+        if names and name not in names:
+            continue
         began = time.monotonic()
         try:
             found[name] = call()
         except BaseException:
             found[name] = traceback.format_exc()
         print(f"{time.monotonic() - began:6.2f} s  {name}", flush=True)
+    return found
+
+
+def write(folder: Path, found: dict[str, Any]) -> None:
     (folder / f"rank{torch.distributed.get_rank()}.pickle").write_bytes(pickle.dumps(found))
 
 
+def main(folder: Path, *names: str) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run in the background
+    warnings.simplefilter("error")  # that torch runs a module in place of onnxruntime is one
+    found: dict[str, Any] = {}
+    if not names:
+        found["ortmodule.py"] = example("ortmodule.py")
+        # torchrun lets processes find each other once; who has left comes back at another place.
+        os.environ.update(MASTER_PORT=os.environ["NEXT_PORT"], TORCHELASTIC_USE_AGENT_STORE="False")
+        found["train.py"] = example("train.py")
+    write(folder, {**found, **found_in(folder, names)})
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -44,6 +44,7 @@ class Distributed:
             raise OnwardError(f"`timeout` is a number of seconds, more than 0, not {timeout!r}")
         self.backend, self.timeout, self.sharded = backend, float(timeout), bool(sharded)
         self._distributed = _torch_distributed()
+        _require_backend(self._distributed, backend)
         limit = datetime.timedelta(seconds=self.timeout)
         if not self._distributed.is_initialized():
             _join(self._distributed, backend, limit)
@@ -154,6 +155,23 @@ def _torch_distributed() -> Any:
     if not distributed.is_available():
         raise OnwardError("the installed torch was built without torch.distributed; install another build of torch")
     return distributed
+
+
+def _require_backend(distributed: Any, backend: str) -> None:
+    """Refuse what cannot carry anything here, before other processes are waited for."""
+    import torch
+
+    known = [name for name in distributed.Backend.backend_list if name not in ("undefined", "fake")]
+    if not isinstance(backend, str) or (backend not in known and ":" not in backend):
+        raise OnwardError(f"`backend` is one of {', '.join(map(repr, known))}, not {backend!r}")
+    available = getattr(distributed, f"is_{backend}_available", None)
+    if available is not None and not available():
+        raise OnwardError(f"the installed torch was built without {backend}; use backend='gloo'")
+    if backend == "nccl" and not torch.cuda.is_available():
+        raise OnwardError(
+            "nccl carries tensors between GPUs, and torch finds none on this machine: use "
+            "strategy=onward.torch.Distributed('gloo'), which carries those in main memory"
+        )
 
 
 def _join(distributed: Any, backend: str, limit: datetime.timedelta) -> None:

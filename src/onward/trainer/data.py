@@ -29,6 +29,7 @@ __all__ = ["SAMPLE_WEIGHT", "Batch", "Field", "Source", "divided", "source"]
 Order = Callable[[int], np.ndarray]
 # Batches of so many bytes are copied in less time than it takes to hand them from thread to thread.
 _IMMEDIATE = 2**19
+_SAMPLE = 8, 16  # rows, and elements of each, that tell data from other data
 
 
 class Source(Protocol):
@@ -41,6 +42,14 @@ class Source(Protocol):
 
     def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
         """The batches of one epoch, from 0 on; without the first `start` ones."""
+        ...
+
+    def order(self, epoch: int) -> np.ndarray | None:
+        """The rows in the order of an epoch; None is as they come."""
+        ...
+
+    def sample(self) -> dict[str, np.ndarray]:
+        """Some numbers of some rows, to tell data from other data; nothing where rows cannot be taken twice."""
         ...
 
 
@@ -172,6 +181,9 @@ class _Rows:
     ) -> None:
         self._table, self._fields, self._size = table, fields, batch_size
         self._shuffle, self._seed, self._part = shuffle, seed, part
+        self._given: tuple[int, np.ndarray] | None = (
+            None  # the last order that the user's function returned, and of what
+        )
         self.rows: int | None = table.rows
         self.steps: int | None = math.ceil(table.rows / batch_size)
         self._check_fixed_batch()
@@ -193,12 +205,10 @@ class _Rows:
             )
 
     def order(self, epoch: int) -> np.ndarray | None:
-        """The rows in the order of an epoch; None is as they are."""
         if callable(self._shuffle):
-            order = np.asarray(self._shuffle(epoch))
-            if order.ndim != 1 or order.dtype.kind not in "iu":
-                raise OnwardError(f"`shuffle` returned {order!r:.80}, which is no order of rows")
-            return order
+            if self._given is None or self._given[0] != epoch:  # it may draw, and return another one each time
+                self._given = epoch, _checked_order(self._shuffle(epoch))
+            return self._given[1]
         if not self._shuffle:
             return None
         return np.random.default_rng([self._seed % 2**64, epoch]).permutation(self._table.rows)
@@ -215,6 +225,14 @@ class _Rows:
             start, end = self._part.bounds(first, min(first + self._size, count))
             rows = slice(start, end) if order is None else order[start:end]
             yield make_batch(self._table.take(rows), self._fields) if end > start else NOTHING
+
+    def sample(self) -> dict[str, np.ndarray]:
+        if not self._table.is_fixed:
+            return {}
+        numbers = _spread(self._table.rows, _SAMPLE[0])
+        taken = {name: np.asarray(value) for name, value in self._table.take(numbers).items()}
+        rows = {name: x.reshape(len(numbers) if x.shape[:1] == numbers.shape else 1, -1) for name, x in taken.items()}
+        return {name: x[:, _spread(x.shape[1], _SAMPLE[1])] for name, x in rows.items()}
 
     def row_numbers(self, epoch: int, first: int, count: int) -> list[int]:
         """Which rows of the data this part has in `count` batches of an epoch, from the batch `first` on."""
@@ -242,3 +260,15 @@ class _Rows:
             for numbers, shuffle in sides
         )
         return first, second
+
+
+def _checked_order(given: Any) -> np.ndarray:
+    order = np.asarray(given)
+    if order.ndim != 1 or order.dtype.kind not in "iu":
+        raise OnwardError(f"`shuffle` returned {order!r:.80}, which is no order of rows")
+    return order
+
+
+def _spread(length: int, count: int) -> np.ndarray:
+    """At most so many of the numbers below `length`, evenly spread."""
+    return np.unique(np.linspace(0, max(length - 1, 0), min(length, count)).astype(np.int64))

@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any
 
+import numpy as np
+
 from onward.errors import OnwardError
 from onward.trainer.assignment import Fields, Named
 from onward.trainer.batch import NOTHING, Batch, make_batch
@@ -52,6 +54,12 @@ class Stream:
         finally:
             if isinstance(iterator, Generator):
                 iterator.close()
+
+    def order(self, epoch: int) -> np.ndarray | None:
+        return None
+
+    def sample(self) -> dict[str, np.ndarray]:
+        return {}
 
     def _open(self, number: int) -> Iterable[Any]:
         """What yields the batches of an epoch."""

@@ -18,12 +18,15 @@ class Table(Protocol):
 
     rows: int
     row_size: int | None  # bytes of each row, where it is in memory
+    is_fixed: bool  # whether a row is the same each time it is taken
 
     def take(self, rows: Rows) -> Named: ...
 
 
 class ColumnTable:
     """Arrays and the like, one for each field."""
+
+    is_fixed = True
 
     def __init__(self, named: Named, fields: Fields) -> None:
         known = {field.name: field for field in fields.all()} | {SAMPLE_WEIGHT: fields.weight or Field(SAMPLE_WEIGHT)}
@@ -47,7 +50,7 @@ class PartOfTable:
 
     def __init__(self, table: Table, rows: np.ndarray) -> None:
         self._table, self.numbers = table, rows
-        self.rows, self.row_size = len(rows), table.row_size
+        self.rows, self.row_size, self.is_fixed = len(rows), table.row_size, table.is_fixed
 
     def take(self, rows: Rows) -> Named:
         return self._table.take(self.numbers[rows])
@@ -62,10 +65,10 @@ class DatasetTable:
         if not fields.needs_targets:
             targets = weight = None
         self._fields, self._targets, self._weight = fields, targets, weight
-        self.rows = len(dataset)
+        self.rows, self.is_fixed = len(dataset), not is_computed(dataset)
         if self.rows == 0:
             raise OnwardError("there is no data: the data set has no rows")
-        if is_computed(dataset):
+        if not self.is_fixed:
             self._views = [dataset]
             return
         # By name, so that columns of other kinds are not read. Unless told otherwise, numbers come as float32.
@@ -91,6 +94,7 @@ class SampleTable:
     """A data set of torch: a sample for each number, of which batches are made."""
 
     row_size: int | None = None
+    is_fixed = False  # it may draw what it changes
 
     def __init__(self, dataset: Any, fields: Fields) -> None:
         self._dataset, self._fields = dataset, fields

@@ -38,6 +38,7 @@ from onward.trainer.description import arguments_of
 from onward.trainer.finder import RateSearch, find_rate
 from onward.trainer.history import History
 from onward.trainer.learning import Step
+from onward.trainer.likeness import SameOrder, require_alike
 from onward.trainer.loop import Loop
 from onward.trainer.measuring import Collection, Measurement, TrainingMetrics
 from onward.trainer.outcome import class_names, results_of
@@ -207,12 +208,14 @@ class Trainer:
                 steps = settings["the number of batches"]
                 self._rates.begin(self.steps, None if steps is None else int(epochs) * -(-steps // self._accumulate))
             self._fit = Fit(self._epoch if saved is None else int(saved["first"]), settings)
-            watching = TrainingMetrics(self._model, self._training, self._rates, self._team)
+            watching: list[Callback] = [TrainingMetrics(self._model, self._training, self._rates, self._team)]
+            if callable(shuffle) and self._team.part != WHOLE:
+                watching.append(SameOrder(training, self._team))
             loop = Loop(
                 self,
                 training,
                 epochs=int(epochs),
-                callbacks=self._team.callbacks([watching, *given, progress_callback(progress)]),
+                callbacks=self._team.callbacks([*watching, *given, progress_callback(progress)]),
                 history=self.history,
                 first=self._fit.first,
                 step=self.steps,
@@ -254,7 +257,11 @@ class Trainer:
         return divided(made, float(validation), self._seed)
 
     def _source(self, data: Any, targets: Any = None, **options: Any) -> Source:
-        return source(data, targets, inputs=self._model.fields, **{"part": self._team.part, **options})
+        part = options.pop("part", self._team.part)
+        made = source(data, targets, inputs=self._model.fields, part=part, **options)
+        if part != WHOLE:
+            require_alike(made, self._team)
+        return made
 
     def _validated(self, data: Source, prefetch: int) -> dict[str, float]:
         results = self._measured(data, self._comparisons, prefetch).results()

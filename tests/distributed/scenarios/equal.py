@@ -10,7 +10,7 @@ import numpy as np
 from onnx import numpy_helper
 
 import onward
-from onward.callbacks import EarlyStopping
+from onward.callbacks import Checkpoints, EarlyStopping
 from onward.trainer.strategy import Strategy
 from tests.distributed.scenarios.registry import everything, fast, quiet, scenario
 from tests.trainer.toys import classifier, labelled, regressor
@@ -107,6 +107,67 @@ def early_stopping(strategy: Strategy | None, folder: Path) -> Any:
     validation = labelled(20, seed=1)
     trainer.fit(*labelled(40), epochs=30, batch_size=10, validation=validation, callbacks=[stopping], **quiet)
     return everything(trainer), stopping.best_epoch, stopping.stopped
+
+
+@scenario
+def accumulated_and_clipped(strategy: Strategy | None, folder: Path) -> Any:
+    """Three batches for each update, the last one incomplete, of gradients far above the bound; or one large batch."""
+    together = strategy is not None
+    trainer = fast(classifier(), optimizer="adamw", clip=0.01, accumulate=3 if together else 1, strategy=strategy)
+    trainer.fit(*labelled(55), epochs=2, batch_size=6 if together else 18, shuffle=False, **quiet)
+    return everything(trainer)
+
+
+@scenario
+def best_checkpoints(strategy: Strategy | None, folder: Path) -> Any:
+    """Which epochs were best is decided by numbers of all rows."""
+    kept = Checkpoints(folder / f"best of {1 if strategy is None else strategy.size}", keep_best=2, monitor="val_f1")
+    trainer = fast(classifier(), optimizer="sgd", strategy=strategy, metrics=["f1"], learning_rate=1.0)
+    trainer.fit(*labelled(30), epochs=6, batch_size=7, validation=labelled(11, seed=1), callbacks=[kept], **quiet)
+    best = [path.name for path in kept.best]
+    return (
+        everything(trainer),
+        [row["val_f1"] for row in trainer.history.epochs],
+        best if trainer.strategy.rank == 0 else None,
+    )
+
+
+@scenario
+def order_of_its_own(strategy: Strategy | None, folder: Path) -> Any:
+    """A function says in which order rows come, and draws it anew whenever it is called."""
+    random = np.random.default_rng(4)
+    trainer = fast(classifier(), optimizer="adamw", strategy=strategy)
+    trainer.fit(*labelled(20), epochs=3, batch_size=8, shuffle=lambda epoch: random.permutation(20)[:17], **quiet)
+    return everything(trainer)
+
+
+MEASURED = {"accuracy": "accuracy", "f1": "f1", "auc": "auc", "log_loss": "log_loss", "error": error_rate}
+
+
+@scenario
+def measured(strategy: Strategy | None, folder: Path) -> Any:
+    """Of parts that are uneven, or empty in all batches of one process; of labels that count in one process only."""
+    trainer = fast(classifier(), optimizer="sgd", strategy=strategy, metrics=MEASURED)
+    found = [
+        (tested.rows, tested.results())
+        for rows, batch in ((31, 10), (31, 31), (9, 1), (1, 32), (3, 2))
+        for tested in [trainer.measure(labelled(rows), batch_size=batch)]
+    ]
+    x, y = labelled(10)
+    y[:5] = -100
+    loss = functools.partial(onward.losses.cross_entropy, ignore_index=-100)
+    ignoring = fast(classifier(), loss=loss, strategy=strategy)
+    weighing = fast(classifier(), strategy=strategy, sample_weight=True, metrics=["accuracy"])
+    weights = np.r_[np.zeros(6), np.arange(4)].astype(np.float32)
+    total = onward.Trainer(
+        regressor(), functools.partial(onward.losses.mse, reduction="sum"), strategy=strategy, metrics=["r2", "mae"]
+    )
+    return [
+        *found,
+        ignoring.evaluate(x, y),
+        weighing.evaluate(x, labelled(10)[1], sample_weight=weights, batch_size=3),
+        total.evaluate(x, x[:, :1], batch_size=1),
+    ]
 
 
 @scenario

@@ -112,6 +112,27 @@ def at_odds(strategy: Strategy | None, folder: Path) -> Any:
 
 
 @scenario
+def other_data(strategy: Strategy | None, folder: Path) -> Any:
+    """As many rows in each, but others: a split that each has drawn by itself, and an order that differs."""
+    if strategy is None:
+        return None
+    trainer = fast(classifier(), optimizer="sgd", strategy=strategy)
+    x, y = labelled(40)
+    mine = np.random.default_rng(strategy.rank).permutation(40)[:16]
+    order = lambda epoch: np.random.default_rng(epoch * strategy.rank).permutation(40)  # noqa: E731
+    rounded = x * np.float32(1 + 1e-6 * strategy.rank)  # by another machine
+    return (
+        failure(lambda: trainer.fit(x[mine], y[mine], **quiet)),
+        failure(lambda: trainer.evaluate(x[mine], y[mine])),
+        failure(lambda: trainer.fit(x, y, validation=(x[mine], y[mine]), **quiet)),
+        failure(lambda: trainer.evaluate(x[strategy.rank :], y[strategy.rank :])),
+        failure(lambda: trainer.fit(x, y, shuffle=order, epochs=2, **quiet)),
+        trainer.steps,
+        failure(lambda: trainer.evaluate(rounded, y))[0],
+    )
+
+
+@scenario
 def files(strategy: Strategy | None, folder: Path) -> Any:
     """Written by the first process; `load` takes what it reads to all of them, also where there is no file."""
     mine = folder / f"rank{rank_of(strategy)}"

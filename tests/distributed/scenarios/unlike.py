@@ -9,7 +9,7 @@ import numpy as np
 from onnx import numpy_helper
 
 from onward.trainer.strategy import Strategy
-from tests.distributed.scenarios.registry import everything, fast, quiet, rank_of, scenario, sharded
+from tests.distributed.scenarios.registry import everything, failure, fast, quiet, rank_of, scenario, sharded
 from tests.trainer.toys import classifier, labelled
 
 
@@ -59,6 +59,21 @@ def data_of_their_own(strategy: Strategy | None, folder: Path) -> Any:
     start, end = bounds[strategy.rank], bounds[strategy.rank + 1]
     trainer.fit(x[start:end], y[start:end], epochs=2, batch_size=8, shuffle=False, **quiet)
     return everything(trainer), trainer.evaluate(x[start:end], y[start:end])
+
+
+@sharded
+def measured_of_their_own(strategy: Strategy | None, folder: Path) -> Any:
+    """One process has 3 rows, the other 28; then none at all, which is said."""
+    bounds = (0, 3, 31)
+    x, y = labelled(31)
+    trainer = fast(classifier(), optimizer="sgd", strategy=strategy, metrics=["accuracy", "auc", "f1", "log_loss"])
+    if strategy is None:
+        tested = trainer.measure((x, y), batch_size=5)
+        return tested.rows, tested.results()
+    mine = slice(bounds[strategy.rank], bounds[strategy.rank + 1])
+    tested = trainer.measure((x[mine], y[mine]), batch_size=5)
+    nothing = failure(lambda: trainer.evaluate(*labelled(4 * strategy.rank)))
+    return tested.rows, tested.results(), nothing
 
 
 @sharded
