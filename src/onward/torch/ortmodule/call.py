@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +49,11 @@ class Call:
     numbers: dict[Hashable, int | float]
 
     @property
+    def fixable(self) -> set[Hashable]:
+        """What identifies the tensors that are single numbers."""
+        return {(self.tree, place) for place in self.places if _is_number(self.leaves[place])}
+
+    @property
     def names(self) -> list[str]:
         """A name for each tensor: the path of arguments, keys and places that leads to it."""
         paths = [path for path, _ in pytree.tree_flatten_with_path(self.arguments(self.leaves))[0]]
@@ -81,10 +86,12 @@ class Caller:
 
     Attributes:
         varying: the numbers that are seen as tensors, by what identifies them.
+        fixed: the tensors that are seen as constants: the module makes decisions by them.
     """
 
-    def __init__(self, signature: inspect.Signature) -> None:
+    def __init__(self, signature: inspect.Signature, fixed: Container[Hashable] = ()) -> None:
         self.varying: set[Hashable] = set()
+        self.fixed = fixed
         self._signature = signature
         self._trees: dict[pytree.TreeSpec, int] = {}
         # Of calls without anything nested, by how many arguments have no names and the names of the others: how they
@@ -113,6 +120,10 @@ class Caller:
                         f"(ORTModule fails to extract schema from data: Unsupported flatten data type: {kind})"
                     )
                 kinds.append((kind, leaf))
+                continue
+            elif self.fixed and (tree, place) in self.fixed and _is_number(leaf):
+                leaves[place] = leaf.detach().clone()
+                kinds.append((leaf.dtype, leaf.shape, leaf.item()))
                 continue
             shape = leaf.shape
             tensors.append(leaf)
@@ -153,6 +164,10 @@ class Caller:
 def _small(shape: torch.Size) -> tuple[int, ...]:
     """Exporters take sizes of 0 and 1 for fixed, so they need graphs of their own."""
     return tuple(min(size, 2) for size in shape)
+
+
+def _is_number(leaf: Any) -> bool:
+    return type(leaf) in _TENSORS and leaf.numel() == 1 and not leaf.requires_grad and leaf.device.type == "cpu"
 
 
 def invoke(module: torch.nn.Module, signature: inspect.Signature, arguments: Mapping[str, Any]) -> Any:

@@ -7,7 +7,7 @@ import inspect
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import onnx_ir as ir
@@ -156,12 +156,21 @@ class _Flat(nn.Module):
         for name, value in vars(module).items():
             if isinstance(value, torch.Tensor) or name in ("_parameters", "_buffers", "_modules", "training"):
                 self.__dict__[name] = value
+        # What torch.export sees being made it knows the values of; tensors from elsewhere it does not look into.
+        fixed = {
+            place: (leaf.tolist(), leaf.dtype)
+            for place, leaf in enumerate(call.leaves)
+            if isinstance(leaf, torch.Tensor) and place not in call.places
+        }
         # In a list, so that it is no submodule.
-        self.__dict__["_inner"] = [(module, signature, call)]
+        self.__dict__["_inner"] = [(module, signature, call, fixed)]
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        module, signature, call = self.__dict__["_inner"][0]
-        returned = invoke(module, signature, call.with_tensors(tensors))
+        module, signature, call, fixed = self.__dict__["_inner"][0]
+        leaves = list(call.leaves)
+        for place, (value, dtype) in fixed.items():
+            leaves[place] = torch.tensor(value, dtype=dtype)
+        returned = invoke(module, signature, replace(call, leaves=leaves).with_tensors(tensors))
         leaves = torch.utils._pytree.tree_leaves(returned)
         return tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
 

@@ -26,6 +26,7 @@ from onward.torch.ortmodule._fallback import (
 from onward.torch.ortmodule._logger import logger_of
 from onward.torch.ortmodule.call import DTYPES, FLAT, Call, Caller
 from onward.torch.ortmodule.fingerprint import Fingerprint
+from onward.torch.ortmodule.fixing import FixedTensors
 from onward.torch.ortmodule.options import DebugOptions, LogLevel, RuntimeOptions
 from onward.torch.ortmodule.plan import Plan, build
 from onward.torch.ortmodule.precision import autocast_type, rehearse_call
@@ -43,6 +44,7 @@ _OWN = frozenset(
         "_plans",
         "_latest",
         "_caller",
+        "_fixed",
         "_state",
         "_states",
         "_numbers",
@@ -120,7 +122,8 @@ class ORTModule(nn.Module):
             "_signature": inspect.signature(module.forward),
             "_runtime": RuntimeOptions(),
         }
-        self.__dict__["_caller"] = Caller(self._signature)
+        self.__dict__["_fixed"] = FixedTensors()
+        self.__dict__["_caller"] = Caller(self._signature, self._fixed)
         self.__dict__["forward"] = _forward_of(self, module)
 
     @property
@@ -178,7 +181,7 @@ class ORTModule(nn.Module):
             return found, call, state, key
         _require_usable(call, state)
         plan = self._plan(key, call)
-        # Empty if a number has turned out to vary; then the call is another one.
+        # Empty if a number has turned out to vary, or a decision to be made by one; then the call is another one.
         return self._find(args, kwargs) if isinstance(plan, tuple) else (plan, call, state, key)
 
     def _current_state(self) -> tuple[Fingerprint, int]:
@@ -225,7 +228,7 @@ class ORTModule(nn.Module):
         for other in by_sizes.values():
             if isinstance(other, Plan) and other.guards.accept(call.sizes):
                 return other
-        if self._learn_numbers(call):
+        if self._learn_numbers(call) or self._fixed.has_too_many(call):
             return ()
         if len({id(plan) for plans in self._plans.values() for plan in plans.values()}) >= _MOST_PLANS:
             return ORTModuleTorchModelException(
@@ -248,6 +251,8 @@ class ORTModule(nn.Module):
             if self._unsettled > _UNSETTLED_CALLS:
                 self.__dict__["_reason"] = error
             return error
+        except ORTModuleONNXModelException as error:
+            return () if self._fixed.fix(self.module, self._signature, call) else error
         except ORTModuleFallbackException as error:
             return error
 
@@ -321,6 +326,7 @@ class ORTModule(nn.Module):
             "_latest",
             "_torch_module",
             "_caller",
+            "_fixed",
             "_state",
             "_states",
             "_numbers",

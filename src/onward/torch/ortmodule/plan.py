@@ -65,6 +65,7 @@ class Plan:
         self._mask_slots = range(len(slots), len(slots) + len(self._masks))
         slots |= {mask.name: slot for mask, slot in zip(self._masks, self._mask_slots, strict=True)}
         self._feeds = [slots[name] for name in self._forward.inputs]
+        given = dict(slots)  # an input may be an output, too
         slots |= {name: len(slots) + index for index, name in enumerate(self._forward.outputs)}
         self._given = len(captured.inputs) + len(self._states)
         count = len(captured.inputs) + len(self._states) + len(self._masks)
@@ -81,7 +82,7 @@ class Plan:
                 (True, seeds[name]) if name in seeds else (False, self._saved.index(slots[name]))
                 for name in self._backward.inputs
             ]
-            gradients = {gradient: slots[name] for name, gradient in graphs.gradients.items()}
+            gradients = {gradient: given[name] for name, gradient in graphs.gradients.items()}
             self._gradients = [gradients[name] for name in self._backward.outputs]
 
     def __call__(self, call: Call, state: Fingerprint) -> Any:

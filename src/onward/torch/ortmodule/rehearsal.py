@@ -94,6 +94,9 @@ def rehearse(module: nn.Module, signature: inspect.Signature, call: Call, *, not
             tensor = tensor.detach().clone().requires_grad_(tensor.requires_grad)
             leaves[place] = tensor
         given.append(tensor)
+    others = [leaf for place, leaf in enumerate(leaves) if place not in call.places]
+    constants = [leaf for leaf in others if isinstance(leaf, torch.Tensor)]
+    constant_versions = [tensor._version for tensor in constants]
     given_versions = [tensor._version for tensor in given]
     with torch.random.fork_rng(devices=[]):
         draws = Draws()
@@ -103,7 +106,7 @@ def rehearse(module: nn.Module, signature: inspect.Signature, call: Call, *, not
     if not _is_same(generators[0], random.getstate()) or not _is_same(generators[1], np.random.get_state(legacy=True)):
         random.setstate(generators[0])
         raise ORTModuleTorchModelException("it draws random numbers from Python or numpy")
-    if [tensor._version for tensor in given] != given_versions:
+    if [tensor._version for tensor in (*given, *constants)] != [*given_versions, *constant_versions]:
         raise ORTModuleTorchModelException("it changes an argument in place")
     results = Results.of(returned)
     after = Fingerprint(module)
