@@ -121,6 +121,7 @@ MAY_BE_IMPORTED_BY: dict[str, set[str]] = {
     "pandas": {"trainer"},
     "pyarrow": {"cli"},
     "rich": {"cli"},
+    "tokenizers": {"cli"},
     "torch": {"torch", "experimental"},
     "typer": {"cli"},
     "skl2onnx": {"onnxcustom"},

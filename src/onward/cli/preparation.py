@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from onward.cli import named
-from onward.cli.data import broken, missing, sequence
+from onward.cli.data import broken, missing, sequence, tokens
 from onward.cli.data.assignment import Assigned, assign, usual_label
 from onward.cli.data.feeding import Feed, arrays, check_given, feeds_of, is_picture
 from onward.cli.data.reading import read
@@ -102,15 +102,17 @@ def prepare(recipe: Recipe, *, labelled: bool = True) -> Preparation:
         labelled: whether labels are needed: not to predict.
     """
     view = _view(recipe)
-    table = read(Path(recipe.data.path))
+    table = _read(recipe.data.path, recipe, view)
     notes = list(table.notes)
     others = table.validation
     if isinstance(recipe.data.validation, str):
-        others = read(Path(recipe.data.validation))
+        others = _read(recipe.data.validation, recipe, view)
     elif recipe.data.validation is not None:
         others = None
     elif others is None:
         recipe.data.validation = _SHARE
+    table = tokens.encoded(table, recipe, view, notes)
+    others = None if others is None else tokens.encoded(others, recipe, view, notes)
     if labelled:
         table, others = _sequences(recipe, view, table, others, notes)
     else:
@@ -137,6 +139,10 @@ def prepare(recipe: Recipe, *, labelled: bool = True) -> Preparation:
         _decide_on_updates(made)
     _decide_on_batches(made)
     return made
+
+
+def _read(path: str, recipe: Recipe, view: ModelView) -> Table:
+    return tokens.read_text(Path(path), recipe.data.tokenizer, view) or read(Path(path))
 
 
 def _view(recipe: Recipe) -> ModelView:

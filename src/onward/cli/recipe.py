@@ -20,7 +20,9 @@ from onward.errors import OnwardError
 from onward.runtime.files import write_bytes
 
 NAME = "recipe.toml"
-_CARRIED = ("label", "classes", "missing", "broken", "window", "inputs")
+_PATHS = (("model", "path"), ("data", "path"), ("data", "validation"), ("data", "tokenizer"))
+BYTES = "bytes"  # a tokenizer that is no file
+_CARRIED = ("label", "classes", "missing", "broken", "tokenizer", "window", "inputs")
 Class = str | int
 T = TypeVar("T")
 
@@ -48,6 +50,8 @@ class Data:
     classes: list[Class] | None = None
     missing: str = "error"
     broken: str = "error"
+    tokenizer: str | None = None
+    tokenizer_sha256: str = ""
     window: int | None = None
     validation: str | float | None = None
     validation_sha256: str = ""
@@ -118,9 +122,9 @@ class Recipe:
         for part in dataclasses.fields(self):
             entries = dataclasses.asdict(getattr(self, part.name))
             content[part.name] = {key: value for key, value in entries.items() if value not in (None, "", [], {})}
-        for section, key in (("model", "path"), ("data", "path"), ("data", "validation")):
+        for section, key in _PATHS:
             path = content[section].get(key)
-            if isinstance(path, str):
+            if isinstance(path, str) and path != BYTES:
                 content[section][key] = _relative(path, folder)
         if not content["training"].get("loss"):
             content["training"]["loss"] = "none"
@@ -145,12 +149,16 @@ class Recipe:
         self.data.sha256 = digest(Path(self.data.path))
         if isinstance(self.data.validation, str):
             self.data.validation_sha256 = digest(Path(self.data.validation))
+        if self.data.tokenizer not in (None, BYTES):
+            self.data.tokenizer_sha256 = digest(Path(self.data.tokenizer))
 
     def changed(self) -> list[str]:
         """Files that are not what they were."""
         recorded = {self.model.path: self.model.sha256, self.data.path: self.data.sha256}
         if isinstance(self.data.validation, str):
             recorded[self.data.validation] = self.data.validation_sha256
+        if self.data.tokenizer not in (None, BYTES):
+            recorded[self.data.tokenizer] = self.data.tokenizer_sha256
         return [path for path, known in recorded.items() if known and digest(existing(Path(path), "file")) != known]
 
 
@@ -166,10 +174,10 @@ def read(path: Path) -> Recipe:
         if section not in parts or not isinstance(entries, Mapping):
             raise OnwardError(f"{str(file)!r} has a part [{section}], which is not known{near(section, parts)}")
         _fill(parts[section], entries, f"[{section}] of {str(file)!r}")
-    for part, key in ((recipe.model, "path"), (recipe.data, "path"), (recipe.data, "validation")):
-        value = getattr(part, key)
-        if isinstance(value, str) and value:
-            setattr(part, key, _shortest(file.parent / value))
+    for section, key in _PATHS:
+        value = getattr(parts[section], key)
+        if isinstance(value, str) and value not in ("", BYTES):
+            setattr(parts[section], key, _shortest(file.parent / value))
     if recipe.training.loss is None:
         raise OnwardError(f'[training] of {str(file)!r} says no loss; write one, or "none"')
     return recipe

@@ -102,6 +102,11 @@ FEEDING: Sequence[Setting] = (
     ),
     Setting("data", "window", int, _option(_DATA, "--window", min=1, help="Tokens of a row, where data is one text.")),
     Setting(
+        "data", "tokenizer", str,
+        _option(_DATA, "--tokenizer", metavar="FILE", help="What makes tokens of texts: a tokenizer.json, or bytes."),
+        words.tokenizer,
+    ),
+    Setting(
         "data", "broken", str,
         _option(_DATA, "--broken", metavar="error|skip", help="What becomes of files that cannot be read."),
         words.one_of("broken", "error", "skip"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from onward.errors import OnwardError
@@ -32,6 +33,11 @@ def validation(text: str) -> str | float:
         return float(text)
     except ValueError:
         return text
+
+
+def tokenizer(text: str) -> str:
+    """A file, or the folder of a model that it is in."""
+    return str(Path(text) / "tokenizer.json") if Path(text).is_dir() else text
 
 
 def size(text: str) -> list[int]:

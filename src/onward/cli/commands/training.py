@@ -23,7 +23,7 @@ def train(
     data: Annotated[
         Path | None,
         typer.Option(
-            help="npz, npy, csv, tsv or parquet; or a folder of images or wav files with a folder for each class.",
+            help="npz, npy, csv, tsv, parquet or txt; or a folder of images or wav files with a folder for each class.",
             rich_help_panel="Data",
         ),
     ] = None,

@@ -20,7 +20,7 @@ _LABELS = ("label", "labels", "target", "targets", "y", "class", "classes", "cat
 # Columns that number rows.
 _INDEX = re.compile(r"(unnamed(: ?\d+)?|index|id|row(_?id)?|)", re.IGNORECASE)
 # What language models take besides tokens.
-_FILLED = {
+FILLED = {
     "attention_mask": Specification(constant=1),
     "token_type_ids": Specification(constant=0),
     "position_ids": Specification(),
@@ -32,8 +32,8 @@ Assigned = dict[str, Specification]
 
 def usual_label(table: Table, fields: Sequence[Field]) -> str | None:
     """The column that is called as labels usually are."""
-    taken = {_plain(field.name) for field in fields}
-    by_name = {_plain(name): name for name in table.columns}
+    taken = {plain(field.name) for field in fields}
+    by_name = {plain(name): name for name in table.columns}
     return next((by_name[name] for name in _LABELS if name in by_name and name not in taken), None)
 
 
@@ -47,15 +47,15 @@ def assign(
     free = [column for name, column in table.columns.items() if name not in used]
     open_ = [field for field in fields if field.name not in chosen]
     for field in list(open_):
-        column = next((column for column in free if _plain(column.name) == _plain(field.name)), None)
+        column = next((column for column in free if plain(column.name) == plain(field.name)), None)
         if column is not None and fits(field, [column]):
             _give(chosen, field, [column], open_, free)
     for kind in (Kind.IMAGE, Kind.AUDIO, Kind.ARRAY):
         _by_kind(kind, chosen, open_, free)
     _by_count(table, chosen, open_, free, notes)
     for field in list(open_):
-        if _plain(field.name) in _FILLED or not field.has_rows:
-            filled = _FILLED.get(_plain(field.name))
+        if plain(field.name) in FILLED or not field.has_rows:
+            filled = FILLED.get(plain(field.name))
             if filled is not None:
                 chosen[field.name] = filled
                 open_.remove(field)
@@ -155,7 +155,7 @@ def _is_text(field: Field) -> bool:
     return field.dtype == np.dtype(object)
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
     """A name without what converters change in it."""
     return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
 
@@ -178,5 +178,7 @@ def _unfed(field: Field, free: Sequence[Column], table: Table) -> OnwardError:
         has += f", but nothing of {str(table.path)!r} is left for it"
     texts = [column.name for column in others if column.kind is Kind.TEXT]
     if texts and not _is_text(field):
-        has += f" ({quoted(texts)} is text: write it as numbers first)"
+        reads = field.dtype is not None and field.dtype.kind in "iu"
+        how = "--tokenizer tokenizer.json makes tokens of it" if reads else "write it as numbers first"
+        has += f" ({quoted(texts)} is text: {how})"
     return OnwardError(f"{has}; say what it gets: --input {FORMS.replace('NAME', field.name)}")
