@@ -15,6 +15,8 @@ import onward
 from onward.callbacks import Checkpoints
 from onward.errors import OnwardError
 from onward.runtime.state import RandomState
+from onward.trainer import data as trainer_data
+from onward.trainer.part import WHOLE, Part
 from tests.distributed.comparison import CLOSE, assert_same, of_one
 from tests.distributed.conftest import Two
 from tests.distributed.launch import environment, launch
@@ -98,13 +100,12 @@ def test_batches_that_were_dealt_out_are_continued_by_as_many(two: Two, tmp_path
     """What a batch is, is another thing in one process; nothing tells which of them come next."""
     data = [labelled(4), labelled(4)]
     trainer = fast(classifier(), optimizer="adamw")
-    settings = trainer._describe(trainer._source(data), 32, True, 1)
-    assert settings["the number of processes"] is None
-    trainer._team.size = 2
-    assert (
-        trainer._describe(trainer._source(data, part=trainer._team.part), 32, True, 1)["the number of processes"] == 2
-    )
-    assert trainer._describe(trainer._source(*labelled(4)), 32, True, 1)["the number of processes"] is None
+    source, describe = trainer._supply.source, trainer._course.describe
+    assert describe(source(data), 32, True, 1)["the number of processes"] is None
+    part, trainer._team.size = Part(0, 2), 2
+    dealt = trainer_data.source(data, inputs=trainer._model.fields, part=part)
+    assert describe(dealt, 32, True, 1)["the number of processes"] == 2
+    assert describe(source(*labelled(4), part=WHOLE), 32, True, 1)["the number of processes"] is None
 
 
 # What processes do not have in common ---------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ def model_of(text: str, **weights: tuple[int, ...]) -> onnx.ModelProto:
 
 
 def results(trainer: onward.Trainer, *data: Any, classes: Any = ()) -> Results:
-    source = trainer._source(*data, batch_size=8, shuffle=False)
+    source = trainer._supply.source(*data, batch_size=8, shuffle=False)
     return results_of(
         trainer._model,
         trainer._loss,
@@ -256,7 +256,7 @@ def test_a_fixed_batch_and_several_outputs(tmp_path: Path) -> None:
     y = np.zeros((8, 5), np.float32)
     trainer.fit(x, y, batch_size=4)
     found = results_of(
-        trainer._model, trainer._loss, [], trainer._source(x, y, batch_size=4, shuffle=False),
+        trainer._model, trainer._loss, [], trainer._supply.source(x, y, batch_size=4, shuffle=False),
         data="data", classes={}, features=(),
     )  # fmt: skip
     assert isinstance(found.outcome, Residuals)

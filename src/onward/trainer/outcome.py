@@ -32,6 +32,29 @@ _ONE_BY_ONE = 200  # rows whose loss is found by running the model for each of t
 _SHOWN = 6  # numbers of a prediction or a target
 
 
+def results_or_why_not(
+    model: TrainedModel,
+    loss: Loss | None,
+    comparisons: Sequence[Comparison],
+    given: Source | None,
+    validating: Source | None,
+    classes: Mapping[int, str],
+    features: Sequence[str],
+    *,
+    processes: int,
+) -> Results | str:
+    """What a report shows of the data that it was given, or of the validation data; or why it cannot."""
+    tested = validating if given is None else given
+    if tested is None:
+        return "There was no validation data. trainer.report(path, data, targets) shows results of any data."
+    if given is None and tested.once:
+        return "The validation data was a generator, which is used up; trainer.report(path, data) shows results."
+    title = "data that was given" if given is not None else "validation data"
+    if given is None and processes > 1:
+        title += f" that the first of {processes} processes has"
+    return results_of(model, loss, comparisons, tested, data=title, classes=classes, features=features)
+
+
 def results_of(
     model: TrainedModel,
     loss: Loss | None,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from onward import losses
-from onward.callbacks import Callback, Checkpoints
+from onward.callbacks import Callback
 from onward.errors import OnwardError
 from onward.graph.naming import listed
 from onward.graph.prepare import ModelLike
@@ -19,38 +19,29 @@ from onward.losses.base import loss_name
 from onward.optim import GlobalNorm, Optimizer, Transformation
 from onward.report.chart import require_library
 from onward.report.page import page
-from onward.report.results import Results
 from onward.runtime.files import write_bytes
-from onward.runtime.state import State
-from onward.trainer import persistence
-from onward.trainer.comparison import Comparison, comparisons
-from onward.trainer.continuation import (
-    Fit,
-    Settings,
-    agreed_settings,
-    newest_of,
-    require_repeatable,
-    require_same,
-    with_checkpoints,
-)
-from onward.trainer.data import Batch, Source, divided, source
+from onward.trainer.comparison import comparisons
+from onward.trainer.continuation import agreed_settings, require_repeatable, with_checkpoints
+from onward.trainer.course import Course
+from onward.trainer.data import Batch, Source
 from onward.trainer.description import arguments_of
+from onward.trainer.examination import Examination
 from onward.trainer.finder import RateSearch, find_rate
 from onward.trainer.history import History
 from onward.trainer.learning import Step
-from onward.trainer.likeness import SameOrder, require_alike
+from onward.trainer.likeness import SameOrder
 from onward.trainer.loop import Loop
-from onward.trainer.measuring import Collection, Measurement, TrainingMetrics
-from onward.trainer.outcome import class_names, results_of
+from onward.trainer.measuring import Measurement, TrainingMetrics
+from onward.trainer.outcome import class_names, results_or_why_not
 from onward.trainer.part import WHOLE
-from onward.trainer.prefetch import Prefetch
 from onward.trainer.progress import progress_callback
 from onward.trainer.rate import Rates, ScheduleLike
 from onward.trainer.recipe import recipe as recipe_for
-from onward.trainer.replica import join, synchronise
+from onward.trainer.replica import join
 from onward.trainer.reporting import recipe_of, training_of
 from onward.trainer.strategy import Strategy, strategy_of
 from onward.trainer.summary import summary
+from onward.trainer.supply import Supply
 from onward.trainer.team import Team
 from onward.trainer.trained import TrainedModel
 from onward.training.assembly import assemble
@@ -114,10 +105,9 @@ class Trainer:
         separate_shared: bool = False,
         strategy: str | Strategy | None = None,
     ) -> None:
-        self._arguments, self._fits = arguments_of(Trainer, locals()), list[dict[str, str]]()
+        self._arguments = arguments_of(Trainer, locals())
         self._team = Team(strategy_of(strategy))
         self.strategy = self._team.strategy
-        self.history = History()
         with self._team.together():
             if isinstance(accumulate, bool) or not isinstance(accumulate, int) or accumulate < 1:
                 raise OnwardError(f"`accumulate` is a number of batches, at least 1, not {accumulate!r}")
@@ -148,9 +138,10 @@ class Trainer:
             self._training = Measurement(self._model, self._loss, self._comparisons)
             self._step = Step(self._model, self._team, weighted=sample_weight)
             self._seed = join(self._model, self._team)
-        self._epoch = 0
-        self._loop: Loop | None = None  # of a fit under way
-        self._unfinished: dict[str, Any] | None = None
+            self._supply = Supply(self._model.fields, self._team, self._seed)
+            self._examination = Examination(self._model, self._loss, self._team)
+            self._course = Course(self._model, self._rates, self._team, accumulate=accumulate, seed=self._seed)
+        self.history = self._course.history
         self._validating: Source | None = None  # that of the last fit
 
     # Training ---------------------------------------------------------------------------------------------------------
@@ -199,72 +190,31 @@ class Trainer:
         with self._team.together():
             if isinstance(epochs, bool) or not isinstance(epochs, (int, np.integer)) or epochs < 0:
                 raise OnwardError(f"`epochs` is a number, at least 0, not {epochs!r}")
-            training, validating = self._sources(data, targets, batch_size, validation, shuffle, sample_weight)
+            training, validating = self._supply.training_and_validation(
+                data, targets, validation, batch_size=batch_size, shuffle=shuffle, sample_weight=sample_weight
+            )
             require_repeatable({"data": training, "validation": validating}, epochs)
             given = with_checkpoints(callbacks, directory)
-            settings = agreed_settings(self._describe(training, batch_size, shuffle, int(epochs)), epochs, self._team)
-            saved = self._interrupted(given, settings) if resume else None
-            if saved is None:
-                steps = settings["the number of batches"]
-                self._rates.begin(self.steps, None if steps is None else int(epochs) * -(-steps // self._accumulate))
-            self._fit = Fit(self._epoch if saved is None else int(saved["first"]), settings)
+            described = self._course.describe(training, batch_size, shuffle, int(epochs))
+            settings = agreed_settings(described, epochs, self._team)
             watching: list[Callback] = [TrainingMetrics(self._model, self._training, self._rates, self._team)]
             if callable(shuffle) and self._team.part != WHOLE:
                 watching.append(SameOrder(training, self._team))
-            loop = Loop(
+            self._validating = validating
+            return self._course.fit(
                 self,
                 training,
                 epochs=int(epochs),
-                callbacks=self._team.callbacks([*watching, *given, progress_callback(progress)]),
-                history=self.history,
-                first=self._fit.first,
-                step=self.steps,
-                accumulate=self._accumulate,
+                arguments=arguments,
+                settings=settings,
+                callbacks=[*watching, *given, progress_callback(progress)],
+                resume=resume,
                 validate=None if validating is None else lambda: self._validated(validating, prefetch),
                 prefetch=prefetch,
-                state=None if saved is None else saved["loop"],
-                team=self._team,
             )
-            self._validating = validating
-            return self._run(loop, arguments)
-
-    def _run(self, loop: Loop, arguments: dict[str, str]) -> History:
-        self._unfinished, self._loop = None, loop
-        self._fits.append(arguments)
-        try:
-            history = loop.run()
-            self._team.meet("the end of fit")  # when files are written
-            return history
-        except BaseException:
-            self._unfinished = self._fit.left(loop)
-            raise
-        finally:
-            self._epoch, self._loop = loop.epoch, None
-
-    def _sources(
-        self, data: Any, targets: Any, batch_size: int, validation: Any, shuffle: Any, sample_weight: Any
-    ) -> tuple[Source, Source | None]:
-        """What is learned from, and what it is tested with."""
-        made = self._source(
-            data, targets, batch_size=batch_size, shuffle=shuffle, seed=self._seed, sample_weight=sample_weight
-        )
-        if validation is None:
-            return made, None
-        if not isinstance(validation, (float, np.floating)):
-            return made, self._source(validation, batch_size=batch_size, shuffle=False)
-        if not 0 < validation < 1:
-            raise OnwardError(f"`validation` is more data, or a part of the rows between 0 and 1, not {validation}")
-        return divided(made, float(validation), self._seed)
-
-    def _source(self, data: Any, targets: Any = None, **options: Any) -> Source:
-        part = options.pop("part", self._team.part)
-        made = source(data, targets, inputs=self._model.fields, part=part, **options)
-        if part != WHOLE:
-            require_alike(made, self._team)
-        return made
 
     def _validated(self, data: Source, prefetch: int) -> dict[str, float]:
-        results = self._measured(data, self._comparisons, prefetch).results()
+        results = self._examination.measured(data, self._comparisons, prefetch).results()
         return {f"val_{name}": value for name, value in results.items()}
 
     def train_step(self, batch: Any) -> float:
@@ -272,9 +222,9 @@ class Trainer:
 
         Several processes give one batch each, and the update is that of all of them.
         """
-        self._unfinished = None
+        self._course.leave()
         with self._team.together():
-            batches = list(self._source(iter([batch]), part=WHOLE).epoch(0))
+            batches = list(self._supply.source(iter([batch]), part=WHOLE).epoch(0))
             return self._step(batches, self._rates.at(self.steps), Measurement(self._model, self._loss))[0]
 
     def learn(self, batches: Sequence[Batch]) -> tuple[float, float | None]:
@@ -303,12 +253,12 @@ class Trainer:
     @property
     def steps(self) -> int:
         """How many updates have been made."""
-        return self._model.optimizer.state.step
+        return self._course.steps
 
     @property
     def epochs(self) -> int:
         """How many epochs are done."""
-        return self._epoch if self._loop is None else self._loop.epoch
+        return self._course.epochs
 
     def find_learning_rate(
         self,
@@ -342,7 +292,7 @@ class Trainer:
             prefetch: how many batches are prepared ahead, in a thread.
         """
         with self._team.together():
-            made = self._source(data, targets, batch_size=batch_size, seed=self._seed, sample_weight=sample_weight)
+            made = self._supply.source(data, targets, batch_size=batch_size, sample_weight=sample_weight)
             measurement = Measurement(self._model, self._loss)
             return find_rate(
                 self._model,
@@ -379,91 +329,38 @@ class Trainer:
         """
         with self._team.together():
             found = self._comparisons if metrics is None else comparisons(self._model, self._loss, metrics)
-            made = self._source(data, targets, batch_size=batch_size, shuffle=False, sample_weight=sample_weight)
-            return self._measured(made, found, prefetch).results()
+            options = {"batch_size": batch_size, "shuffle": False, "sample_weight": sample_weight}
+            made = self._supply.source(data, targets, **options)
+            return self._examination.measured(made, found, prefetch).results()
 
     def measure(self, data: Any, *, batch_size: int = 32) -> Measurement:
         """What `evaluate` finds out, and of how many rows."""
         with self._team.together():
-            return self._measured(self._source(data, batch_size=batch_size, shuffle=False), self._comparisons)
-
-    def _measured(self, data: Source, found: Sequence[Comparison], prefetch: int = 2) -> Measurement:
-        measurement = Measurement(self._model, self._loss, found)
-        with Prefetch(data.epoch(0), prefetch) as batches:
-            for batch in batches:
-                measurement.evaluate(batch)
-        return measurement.gathered(self._team)
+            made = self._supply.source(data, batch_size=batch_size, shuffle=False)
+            return self._examination.measured(made, self._comparisons)
 
     def predict(self, data: Any, *, batch_size: int = 32, prefetch: int = 2) -> Any:
         """What the model returns: an array for one output, a dict by name for several.
 
         Targets are not needed, and left out if `data` has them. Each process predicts all that it is given.
         """
-        needed = self._model.prediction_inputs()
-        fields = [field for field in self._model.fields if field.name in needed or field.is_target]
-        made = source(data, inputs=fields, batch_size=batch_size, shuffle=False, needs_targets=False)
-        collection = Collection(made.rows)
-        with Prefetch(made.epoch(0), prefetch) as batches:
-            for batch in batches:
-                collection.add(self._model.predict(batch.feeds), batch.rows)
-        results = collection.result()
-        return next(iter(results.values())) if len(results) == 1 else results
+        return self._examination.predicted(data, batch_size, prefetch)
 
     # Files ------------------------------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a checkpoint: parameters, optimizer, schedule, history. `onward.api` reads it, too."""
-        content = {"epoch": self.epochs, **self._remembered()}
         with self._team.together():
-            self._team.first("save", lambda: persistence.save(self._model, path, content))
+            self._course.save(path)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Continue from a checkpoint, of this class or of `onward.api`: the next `fit` begins a new epoch."""
         with self._team.together():
-            self._take(lambda: persistence.read(path))
+            self._course.load(path)
 
     def save_run(self, path: str | os.PathLike[str], loop: Loop) -> None:
         """Write a checkpoint of a `fit` under way, if this is the first of several processes."""
-        self._model.require_finite()
-        if self._team.rank > 0:
-            return
-        content = {"epoch": loop.epoch, **self._remembered(), "run": self._fit.content(loop)}
-        persistence.save(self._model, path, content)
-
-    def _remembered(self) -> dict[str, Any]:
-        return {"rates": self._rates.state_dict(), "history": self.history.state_dict()}
-
-    def _take(self, read: Callable[[], tuple[State, Mapping[str, Any]] | None]) -> Mapping[str, Any] | None:
-        """Become what a checkpoint says, which the first process reads; returns what the trainer has written in it."""
-
-        def taken() -> Mapping[str, Any] | None:
-            found = read()
-            if found is not None:
-                self._model.take(found[0])
-            return None if found is None else found[1]
-
-        content = self._team.first("load", taken)
-        if content is None:
-            return None
-        synchronise(self._model, self._team)
-        self._unfinished = None
-        if content:
-            self._epoch = int(content["epoch"])
-            self._rates.load_state_dict(content["rates"])
-            self.history.load_state_dict(content["history"])
-        return content
-
-    def _interrupted(self, callbacks: Sequence[Callback], settings: Settings) -> Mapping[str, Any] | None:
-        """What an interrupted fit has left, in a folder or here; None to start from the beginning."""
-        if any(isinstance(callback, Checkpoints) for callback in callbacks):
-            content = self._take(lambda: newest_of(callbacks, settings))
-            return None if content is None else content["run"]
-        if self._unfinished is None:
-            raise OnwardError(
-                "there is no interrupted fit to continue; to continue one of another process, give `directory`"
-            )
-        require_same(self._unfinished["settings"], settings, "the fit that was interrupted")
-        return self._unfinished
+        self._course.save_run(path, loop)
 
     def export(self, path: str | os.PathLike[str], outputs: Sequence[str] | None = None) -> None:
         """Write the model with its weights as they are now: the inputs and outputs of the file that it came from.
@@ -506,31 +403,20 @@ class Trainer:
             require_library()
             given = None
             if data is not None:
-                given = self._source(data, targets, batch_size=batch_size, shuffle=False, part=WHOLE)
-            names = class_names(classes)
-            text = recipe_of(self._arguments, self._fits) if recipe is None else recipe
+                given = self._supply.source(data, targets, batch_size=batch_size, shuffle=False, part=WHOLE)
+            text = recipe_of(self._arguments, self._course.fits) if recipe is None else recipe
+            names = class_names(classes), [str(name) for name in features]
 
             def write() -> None:
-                results = self._results(given, names, [str(name) for name in features])
+                sources = given, self._validating
+                results = results_or_why_not(
+                    self._model, self._loss, self._comparisons, *sources, *names, processes=self._team.size
+                )
                 told = training_of(self._model, self.history, self._comparisons, results, title=title, recipe=text)
                 write_bytes(path, page(told).encode("utf-8", "replace"))
 
             self._team.first("report", write)
         return Path(path)
-
-    def _results(self, given: Source | None, classes: dict[int, str], features: Sequence[str]) -> Results | str:
-        """What a report shows of the data that it was given, or of the validation data; or why it cannot."""
-        tested = self._validating if given is None else given
-        if tested is None:
-            return "There was no validation data. trainer.report(path, data, targets) shows results of any data."
-        if given is None and tested.once:
-            return "The validation data was a generator, which is used up; trainer.report(path, data) shows results."
-        title = "data that was given" if given is not None else "validation data"
-        if given is None and self._team.size > 1:
-            title += f" that the first of {self._team.size} processes has"
-        return results_of(
-            self._model, self._loss, self._comparisons, tested, data=title, classes=classes, features=features
-        )
 
     # What callbacks and other front-ends use --------------------------------------------------------------------------
 
@@ -553,22 +439,6 @@ class Trainer:
         self._model.restore(snapshot)
 
     # Descriptions -----------------------------------------------------------------------------------------------------
-
-    def _describe(self, training: Source, batch_size: int, shuffle: Any, epochs: int) -> Settings:
-        """What has to be the same for a fit to be continued."""
-        return {
-            "the model": self._model.identity,
-            "the optimizer": self._model.optimizer_identity,
-            "schedule": self._rates.describe(),
-            "epochs": epochs if self._rates.needs_total else None,  # else it may go on for longer
-            "seed": self._seed,
-            "accumulate": self._accumulate,
-            "batch_size": int(batch_size) if training.rows is not None else None,
-            "the number of rows": training.rows,
-            "the number of batches": training.steps,
-            "shuffle": shuffle if isinstance(shuffle, bool) else "a function",
-            "the number of processes": self._team.size if training.dealt or self.strategy.sharded else None,
-        }
 
     def summary(self) -> str:
         """A table of what is trained, what is frozen, and how large it is."""
