@@ -16,6 +16,7 @@ from onward.edge import manifest as describing
 from onward.edge.folder import FORMAT, MANIFEST, STATE_FORMAT, VERSION
 from onward.edge.models import Models, build
 from onward.edge.parts import parts_of
+from onward.edge.placement import PROVIDERS, in_words
 from onward.edge.weights import SharedWeights
 from onward.errors import OnwardError
 from onward.graph import provenance
@@ -56,6 +57,19 @@ class Exported:
     def __repr__(self) -> str:
         sizes = {entry["file"]: entry["bytes"] for entry in self.manifest["files"].values() if entry is not None}
         return f"Exported(directory={str(self.directory)!r}, trainable={self.trainable}, bytes={sizes})"
+
+    def on_processor(self, graph: str = "step", provider: str = "native") -> str:
+        """What a graph ("step", "eval" or "inference") for WebGPU leaves to the processor, in words.
+
+        `provider` is "native", that of `onnxruntime-web/webgpu`, or "jsep", the older one of `onnxruntime-web`.
+        """
+        report = self.manifest["webgpu"]
+        if report is None:
+            raise OnwardError(f"the folder was made for target={self.manifest['target']!r}, not for WebGPU")
+        if graph not in report["graphs"] or provider not in PROVIDERS:
+            known = f"{', '.join(report['graphs'])}, and of {', '.join(PROVIDERS)}"
+            raise OnwardError(f"there is no report of {graph!r} for {provider!r}; there are those of {known}")
+        return in_words(report["graphs"][graph], provider)
 
 
 def export(
@@ -99,46 +113,52 @@ def export(
         ort_format: write the models in onnxruntime's own format too, and the operators that a reduced build needs.
         separate_shared: give parameters that torch's exporter merged, because they were equal, tensors of their own.
     """
+    _check(target, schedule)
+    recipe, named = get_optimizer(optimizer), _classes(classes)
+    rate = recipe.learning_rate if learning_rate is None else checked_rate(learning_rate, "learning_rate")
+    forward = _prepared(model, trainable, separate_shared)
+    with narrow_numbers(target == "webgpu"):
+        models = build(forward, loss, recipe, trainable=trainable, frozen=frozen, loss_inputs=loss_inputs, seed=seed)
+    described = {
+        "format": FORMAT,
+        "version": VERSION,
+        "target": target,
+        "made_with": versions(),
+        "opset": opset_of(models.step),
+        "optimizer": {"name": recipe.name, "learning_rate": rate},
+        "schedule": None if schedule is None else schedule.describe(),
+        "classes": named,
+        **describing.describe_interface(models, seed),
+        "webgpu": describing.describe_placement(models) if target == "webgpu" else None,
+    }
+    source = Path(model).resolve().parent if isinstance(model, (str, os.PathLike)) else Path.cwd()
+    folder = Path(directory)
+    with replacing_together(folder) as drafts:
+        manifest = {**described, "files": _write(models, forward, drafts, source)}
+        if ort_format:
+            for name in (STEP, EVALUATION, INFERENCE):
+                convert_to_ort_format(drafts / name)
+        (drafts / MANIFEST).write_text(json.dumps(manifest, indent=1), "utf-8")
+    return Exported(folder, manifest, models.signature.input_names(Role.PARAMETER))
+
+
+def _check(target: str, schedule: Schedule | None) -> None:
     if target not in TARGETS:
         raise OnwardError(f"`target` is one of {', '.join(TARGETS)}, not {target!r}")
     if schedule is not None and not isinstance(schedule, Schedule):
         raise OnwardError(
             f"`schedule` is a value of onward.optim.schedules, which other languages know too, not {schedule!r}"
         )
-    recipe = get_optimizer(optimizer)
-    rate = recipe.learning_rate if learning_rate is None else checked_rate(learning_rate, "learning_rate")
+
+
+def _prepared(model: ModelLike, trainable: str | Sequence[str] | None, separate_shared: bool) -> ir.Model:
     loaded = load(model)
     if separate_shared:
         provenance.separate_shared(loaded)
     provenance.warn_of_changes(
         provenance.changes_of(loaded), None if trainable is None else listed("trainable", trainable, one=True)
     )
-    forward = prepare(loaded, keep=custom_operators())
-    with narrow_numbers(target == "webgpu"):
-        models = build(forward, loss, recipe, trainable=trainable, frozen=frozen, loss_inputs=loss_inputs, seed=seed)
-    interface = describing.describe_interface(models, seed)
-    named = _classes(classes)
-    source = Path(model).resolve().parent if isinstance(model, (str, os.PathLike)) else Path.cwd()
-    folder = Path(directory)
-    with replacing_together(folder) as drafts:
-        files = _write(models, forward, drafts, source)
-        if ort_format:
-            for name in (STEP, EVALUATION, INFERENCE):
-                convert_to_ort_format(drafts / name)
-        manifest = {
-            "format": FORMAT,
-            "version": VERSION,
-            "target": target,
-            "made_with": versions(),
-            "opset": opset_of(models.step),
-            "files": files,
-            "optimizer": {"name": recipe.name, "learning_rate": rate},
-            "schedule": None if schedule is None else schedule.describe(),
-            "classes": named,
-            **interface,
-        }
-        (drafts / MANIFEST).write_text(json.dumps(manifest, indent=1), "utf-8")
-    return Exported(folder, manifest, models.signature.input_names(Role.PARAMETER))
+    return prepare(loaded, keep=custom_operators())
 
 
 def _classes(classes: Sequence[str] | None) -> list[str] | None:

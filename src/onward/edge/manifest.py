@@ -9,6 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from onward.edge.models import Models
+from onward.edge.placement import kernels, placement, require_narrow
 from onward.edge.weights import Place
 from onward.runtime.refusal import labels_in
 from onward.signature import Role, Signature
@@ -43,6 +44,17 @@ def describe_interface(models: Models, seed: int) -> dict[str, Any]:
         "state": [_state(signature, name, values[name]) for name in signature.input_names(*_STATE)],
         "evaluation": _borders(models.evaluation),
         "inference": _borders(models.inference),
+    }
+
+
+def describe_placement(models: Models) -> dict[str, Any]:
+    """What WebGPU leaves to the processor; OnwardError where it refuses a graph."""
+    graphs = {"step": models.step, "eval": models.evaluation, "inference": models.inference}
+    for name, graph in graphs.items():
+        require_narrow(graph, name)
+    return {
+        "measured_with": kernels()["measured_with"],
+        "graphs": {name: placement(graph) for name, graph in graphs.items()},
     }
 
 
