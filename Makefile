@@ -11,6 +11,7 @@ TORCH := $(shell sed -n 's/.*"\(torch==[^"]*\)".*/\1/p' pyproject.toml)
 # Packages to compare with that cannot share our environment.
 PEERS := .peers
 ORT_TRAINING := $(PEERS)/onnxruntime-training
+LANGUAGES := $(PEERS)/languages
 
 # The oldest onnxruntime that pyproject.toml allows, and one between it and the newest, which `make test` runs on.
 RUNTIMES := 1.20 1.24
@@ -55,6 +56,11 @@ test-runtimes: $(RUNTIMES:%=$(PEERS)/onnxruntime-%/created) ## prove training gr
 test-web: $(VENV)/test ## install onward-web's packages, build it, and train in Node and in wasm
 	cd web && npm ci --ignore-scripts --no-audit --no-fund && npm run check && npm run build
 	$(PY) -m pytest tests/edge
+
+.PHONY: test-languages
+test-languages: $(VENV)/test $(LANGUAGES)/created ## train with an exported folder in Python, Node, C++, Java and C#
+	cd web && npm ci --ignore-scripts --no-audit --no-fund
+	$(PY) -m pytest tests/edge/test_other_languages.py -rs
 
 .PHONY: test-pythons
 test-pythons: $(VENV)/test ## install the wheel for every Python of this machine, and prove it there
@@ -144,6 +150,11 @@ $(ORT_TRAINING)/created:
 	$(PYTHON) -m venv $(ORT_TRAINING)
 	$(ORT_TRAINING)/bin/python -m pip install --quiet "$(TORCH)"
 	$(ORT_TRAINING)/bin/python -m pip install --quiet "onnxruntime-training-cpu==1.19.2" "numpy<2" "onnx<1.17"
+	@touch $@
+
+$(LANGUAGES)/created: scripts/other_languages.py
+	@echo "fetching libraries for C++, Java and C# into $(LANGUAGES), once"
+	$(PY) scripts/other_languages.py $(LANGUAGES)
 	@touch $@
 
 $(PEERS)/onnxruntime-%/created: pyproject.toml
