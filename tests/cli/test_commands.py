@@ -91,6 +91,38 @@ def test_bench(onward: Command, tmp_path: Path) -> None:
     assert done["step_seconds"] > 0
 
 
+@pytest.mark.parametrize("factor", [1.0, 2.0])
+def test_bench_against_torch(onward: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
+    """By a converter that knows this one model: onnx2torch reads few files. What computes otherwise is refused."""
+    import types
+
+    import torch
+
+    def convert(model: onnx.ModelProto) -> torch.nn.Module:
+        w = {
+            each.name: torch.nn.Parameter(torch.tensor(onnx.numpy_helper.to_array(each)))
+            for each in model.graph.initializer
+        }
+
+        class Network(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.w = torch.nn.ParameterDict(w)
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return factor * (torch.relu(x @ self.w["w1"]) @ self.w["w2"]) + self.w["b2"]
+
+        return Network()
+
+    monkeypatch.setitem(sys.modules, "onnx2torch", types.SimpleNamespace(convert=convert))
+    done = onward("bench", classifier(tmp_path / "m.onnx"), "--steps", "2", "--rows", "4", "--json").json
+    if factor == 1:
+        assert done["torch_step_seconds"] > 0
+    else:
+        assert done["torch_step_seconds"] is None
+        assert "its outputs are others than those of onnxruntime" in done["torch_absent"]
+
+
 def test_predict_as_arrays(onward: Command, tmp_path: Path) -> None:
     model = classifier(tmp_path / "m.onnx")
     np.save(tmp_path / "x.npy", np.zeros((5, 4), np.float32))

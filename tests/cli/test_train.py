@@ -309,3 +309,68 @@ def test_a_rate_in_spite_of_noise(onward: Command, tmp_path: Path, offset: float
     done = onward("train", model, "--data", data, "--json").json
     assert done["before"]["r2"] < -1
     assert done["validation"]["r2"] > 0.5
+
+
+def test_pictures_that_do_not_fit_into_memory(onward: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are read batch by batch, to the same weights; a file that breaks meanwhile is named."""
+    from onward.cli.data import rows
+
+    model = _brightness(tmp_path / "m.onnx")
+    _pictures(tmp_path / "pictures")
+    words = ("train", model, "--data", "pictures", *QUICK, "--batch-size", 5)
+    onward(*words, "--out", "whole")
+    whole = onward("predict", "whole/trained.onnx", "--data", "pictures").out
+    monkeypatch.setattr(rows, "_IN_MEMORY", 1000)
+    onward(*words, "--out", "lazy")
+    assert Path("lazy/trained.onnx").read_bytes() == Path("whole/trained.onnx").read_bytes()
+    assert onward("predict", "lazy/trained.onnx", "--data", "pictures").out == whole
+    (tmp_path / "pictures" / "hell" / "3.png").write_bytes(b"no picture")
+    assert "3.png' is no picture" in onward(*words, "--out", "broken", code=2).err
+
+
+def test_parquet(onward: Command, tmp_path: Path) -> None:
+    """Texts, truth values, dates, missing ones and lists."""
+    arrow = pytest.importorskip("pyarrow")
+    from datetime import date
+
+    from pyarrow import parquet
+
+    random = np.random.default_rng(0)
+    x = random.normal(size=(60, 3))
+    columns = {
+        "id": list(range(60)),
+        "row": [list(map(float, row)) for row in x[:, :2]],
+        "c": [None if index == 7 else float(value) for index, value in enumerate(x[:, 2])],
+        "day": [date(2024, 1, 1)] * 60,
+        "good": [bool(row.sum() > 0) for row in x],
+    }
+    parquet.write_table(arrow.table(columns), tmp_path / "d.parquet")
+    body = "h = Concat<axis = 1>(row, c) p = MatMul(h, w) s = Add(p, b) y = Sigmoid(s)"
+    inputs = "float[N, 2] row, float[N, 1] c"
+    model = network(tmp_path / "m.onnx", inputs, "float[N, 1] y", body, w=(3, 1), b=(1,))
+    assert "column 'c' has 1 missing values" in onward("train", model, "--data", "d.parquet", code=2).err
+    words = ("--data", "d.parquet", "--missing", "drop", "--lr", "0.3", "--epochs", 20, "--json")
+    done = onward("train", model, *words).json
+    assert (done["label"], done["loss"]) == (["good"], "bce_with_logits")
+    assert done["inputs"] == {"row": "cols:row", "c": "cols:c"}
+    assert done["validation"]["accuracy"] > 0.85
+
+
+def test_a_model_with_an_imputer_gets_missing_values(onward: Command, tmp_path: Path) -> None:
+    opsets = '<ir_version: 8, opset_import: ["": 17, "ai.onnx.ml": 3]>'
+    model = onnx.parser.parse_model(
+        f"{opsets} net (float[N, 3] x) => (float[N, 1] y) {{ f = ai.onnx.ml.Imputer(x) y = MatMul(f, w) }}"
+    )
+    model.graph.node[0].attribute.append(onnx.helper.make_attribute("imputed_value_floats", [0.0, 0.0, 0.0]))
+    model.graph.node[0].attribute.append(onnx.helper.make_attribute("replaced_value_float", float("nan")))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros((3, 1), np.float32), "w"))
+    onnx.save(model, tmp_path / "m.onnx")
+    random = np.random.default_rng(0)
+    x = random.normal(size=(80, 3))
+    rows = [["" if random.random() < 0.1 else number for number in row] + [row.sum()] for row in x]
+    data = write_csv(tmp_path / "d.csv", ["a", "b", "c", "y"], rows)
+    done = onward("train", "m.onnx", "--data", data, "--lr", "0.1", "--epochs", 20, "--json").json
+    assert (
+        "missing values are left to the model, which has an Imputer (--missing drop leaves them out)" in done["notes"]
+    )
+    assert done["validation"]["r2"] > 0.6

@@ -30,6 +30,7 @@ class Content:
     Attributes:
         facts: what can be said in a word, by what it is.
         tensors: weights and statistics by name.
+        numbers: single numbers in Constant nodes, which are not listed.
         operators: how many nodes of each there are.
     """
 
@@ -38,6 +39,7 @@ class Content:
     facts: dict[str, Any] = field(default_factory=dict)
     tensors: dict[str, Array] = field(default_factory=dict)
     operators: dict[str, int] = field(default_factory=dict)
+    numbers: dict[str, Array] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         described = {name: {"dtype": str(x.dtype), "shape": list(x.shape)} for name, x in self.tensors.items()}
@@ -75,11 +77,12 @@ def _model(path: Path) -> Content:
     tensors = {
         name: value.const_value.numpy() for name, value in graph.initializers.items() if value.const_value is not None
     }
+    numbers: dict[str, Array] = {}
     for node in graph.all_nodes():
         if node.op_type == "Constant" and "value" in node.attributes:
             tensor = node.attributes["value"].as_tensor()
-            if tensor.size > 1 and tensor.dtype != ir.DataType.STRING:
-                tensors[node.outputs[0].name or ""] = tensor.numpy()
+            if tensor.dtype != ir.DataType.STRING:
+                (tensors if tensor.size > 1 else numbers)[node.outputs[0].name or ""] = tensor.numpy()
     facts = {
         "producer": " ".join(filter(None, (model.producer_name, model.producer_version))),
         "opset": {domain or "ai.onnx": version for domain, version in model.opset_imports.items()},
@@ -89,7 +92,7 @@ def _model(path: Path) -> Content:
         "metadata": dict(model.metadata_props),
     }
     operators = Counter(f"{node.domain}.{node.op_type}".lstrip(".") for node in graph.all_nodes())
-    return Content(path, "model", facts, dict(tensors), dict(operators.most_common()))
+    return Content(path, "model", facts, dict(tensors), dict(operators.most_common()), numbers)
 
 
 def _typed(value: ir.Value) -> str:
@@ -108,7 +111,6 @@ def _checkpoint(path: Path) -> Content:
         facts["epochs"] = int(content["epoch"])
         epochs = content["history"]["epochs"]
         facts["last_epoch"] = dict(epochs[-1]) if epochs else {}
-        facts["under_way"] = "run" in content
     if state.properties:
         facts["properties"] = dict(state.properties)
     return Content(path, "checkpoint", facts, tensors)
@@ -122,6 +124,8 @@ def changes(first: Content, second: Content) -> list[dict[str, Any]]:
         if a is None or b is None:
             one = b if a is None else a
             assert one is not None
+            if _is_elsewhere(one, first if a is None else second):
+                continue
             found.append(
                 {
                     "name": name,
@@ -135,6 +139,14 @@ def changes(first: Content, second: Content) -> list[dict[str, Any]]:
         elif not np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
             found.append({"name": name, "change": "changed", "shape": list(b.shape), **_distance(a, b)})
     return found
+
+
+def _is_elsewhere(tensor: Array, content: Content) -> bool:
+    """Whether the same numbers have another name there, as constants get where a model is prepared for training."""
+    return any(
+        other.shape == tensor.shape and other.dtype == tensor.dtype and np.array_equal(other, tensor)
+        for other in (*content.tensors.values(), *content.numbers.values())
+    )
 
 
 def _distance(a: Array, b: Array) -> dict[str, float]:

@@ -102,6 +102,11 @@ class ModelView:
         return dict(load(self.source).metadata_props)
 
     @property
+    def fills_missing(self) -> bool:
+        """Whether the model takes NaN for missing values, and puts others in their place."""
+        return any(node.op_type == "Imputer" for node in load(self.source).graph)
+
+    @property
     def classes(self) -> list[str | int] | None:
         """The names of the classes, if the file has them."""
         if self.fresh:

@@ -128,8 +128,7 @@ def prepare(recipe: Recipe, *, labelled: bool = True) -> Preparation:
     table = broken.without(table, used, recipe.data.broken, notes)
     others = None if others is None else broken.without(others, used, recipe.data.broken, notes)
     _decide_on_files(recipe, table, feeds, notes)
-    table = missing.without(table, used, recipe.data.missing, notes)
-    others = None if others is None else missing.without(others, used, recipe.data.missing, notes)
+    table, others = _without_missing(recipe, view, table, others, used, notes)
     if recipe.model.new_head == AUTO:
         recipe.model.new_head = _outputs_for(recipe, table, labels)
         view = _view(recipe)
@@ -139,6 +138,24 @@ def prepare(recipe: Recipe, *, labelled: bool = True) -> Preparation:
         _decide_on_updates(made)
     _decide_on_batches(made)
     return made
+
+
+def _without_missing(
+    recipe: Recipe, view: ModelView, table: Table, others: Table | None, used: Sequence[str], notes: list[str]
+) -> tuple[Table, Table | None]:
+    """Both parts without missing values; a model that fills them in itself gets those of its inputs as they are."""
+    way = recipe.data.missing
+    if way == "error" and view.fills_missing and table.first_missing(used) is not None:
+        recipe.data.missing = way = "keep"
+        notes.append("missing values are left to the model, which has an Imputer (--missing drop leaves them out)")
+    parts = []
+    for each in (table, others):
+        if each is not None:
+            each = missing.without(each, recipe.data.label, "error" if way == "keep" else way, notes)
+            each = missing.without(each, used, way, notes)
+        parts.append(each)
+    assert parts[0] is not None
+    return parts[0], parts[1]
 
 
 def _read(path: str, recipe: Recipe, view: ModelView) -> Table:

@@ -97,8 +97,8 @@ FEEDING: Sequence[Setting] = (
     ),
     Setting(
         "data", "missing", str,
-        _option(_DATA, "--missing", metavar="error|drop|mean|zero", help="What becomes of missing values."),
-        words.one_of("missing", "error", "drop", "mean", "zero"),
+        _option(_DATA, "--missing", metavar="error|drop|mean|zero|keep", help="What becomes of missing values."),
+        words.one_of("missing", "error", "drop", "mean", "zero", "keep"),
     ),
     Setting("data", "window", int, _option(_DATA, "--window", min=1, help="Tokens of a row, where data is one text.")),
     Setting(

@@ -20,6 +20,7 @@ from onward.cli.recipe import Recipe
 from onward.errors import OnwardError
 from onward.trainer.trainer import Trainer
 
+_WORSE = 1e-3  # relative: what counts as worse than before
 _MOST_COLUMNS = 30  # in the table of the data
 
 
@@ -194,7 +195,7 @@ def _conclude(
             rows.insert(0, ["before training", *(f"{before[name]:.4g}" for name in names)])
         console.say()
         console.table("validation", head, rows, right=names)
-        if before is not None and after["loss"] > before["loss"]:
+        if before is not None and after["loss"] - before["loss"] > _WORSE * abs(before["loss"]):
             console.note(
                 "it has become worse at the rows that it did not learn from; try a smaller --lr, or --patience 3, "
                 "which keeps the best epoch"

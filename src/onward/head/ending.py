@@ -191,10 +191,13 @@ def _divided(value: ir.Value) -> ir.Value | None:
         return None
     divisor = node.inputs[1]
     for _ in range(4):  # what keeps a sum from being 0 is between
-        if _producer(divisor, "ReduceSum", "ReduceL1") is not None:
-            return _seen_through(node.inputs[0])
-        inner = _producer(divisor, "Where", "Add", "Max", "Clip")
-        candidates = [] if inner is None else [x for x in inner.inputs if x is not None and is_floating(x)]
+        total = _producer(divisor, "ReduceSum", "ReduceL1")
+        if total is not None:
+            # A mean divides by the sum of something else: by how many there are.
+            inner = None if total.inputs[0] is None else _seen_through(total.inputs[0])
+            return inner if inner is _seen_through(node.inputs[0]) else None
+        guard = _producer(divisor, "Where", "Add", "Max", "Clip")
+        candidates = [] if guard is None else [x for x in guard.inputs if x is not None and is_floating(x)]
         following = next((x for x in reversed(candidates) if constant_of(x) is None), None)
         if following is None:
             return None

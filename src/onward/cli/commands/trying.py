@@ -97,7 +97,7 @@ def _show(model: Path, found: dict[str, Any], shapes: dict[str, list[int]]) -> N
     fed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
     console.table(f"{model}: {found['numbers']:,} numbers are trained; fed {fed}", ["", "", ""], rows)
     if torch is None:
-        console.say("to compare with PyTorch: pip install torch onnx2torch (which reads many files, but not all)")
+        console.say(f"no comparison with PyTorch: {found['torch_absent']}")
 
 
 def _time(seconds: float) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from onward.cli.data.table import Column, Kind, Table
 from onward.errors import OnwardError
 
-WAYS = ("error", "drop", "mean", "zero")
+WAYS = ("error", "drop", "mean", "zero", "keep")
 
 
 def without(table: Table, names: Sequence[str], way: str, notes: list[str]) -> Table:
@@ -20,10 +20,12 @@ def without(table: Table, names: Sequence[str], way: str, notes: list[str]) -> T
     if found is None:
         return table
     column, count, row = found
+    if way == "keep":
+        return table
     if way == "error":
         raise OnwardError(
             f"column {column.name!r} has {count} missing values, the first in row {row}; --missing drop leaves such "
-            "rows out, mean and zero fill in numbers"
+            "rows out, mean and zero fill in numbers, keep leaves them to the model"
         )
     if way == "drop":
         lacking = np.any([table.columns[name].missing for name in names], axis=0)
