@@ -30,15 +30,23 @@ class FederatedGrid(Grid):
         task: what to ask for in a round, by its number.
         accept_failures: whether to go on with those that answered.
         timeout: for how long to wait for a client that has to say who it is, in seconds.
+        done: how many rounds there have been before.
     """
 
     def __init__(
-        self, grid: Grid, exchange: Exchange, task: Callable[[int], Task], *, accept_failures: bool, timeout: float
+        self,
+        grid: Grid,
+        exchange: Exchange,
+        task: Callable[[int], Task],
+        *,
+        accept_failures: bool,
+        timeout: float,
+        done: int = 0,
     ) -> None:
         self._grid, self._exchange, self._task = grid, exchange, task
         self._accept, self._timeout = accept_failures, timeout
         self._places: dict[int, float] = {}
-        self.round = 0
+        self.round = done
 
     # The nodes in order -----------------------------------------------------------------------------------------------
 

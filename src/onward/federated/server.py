@@ -6,6 +6,7 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from flwr.app import ArrayRecord, Context, MetricRecord
@@ -16,6 +17,7 @@ from onward.errors import OnwardError
 from onward.federated.client import MakeTrainer, made_by
 from onward.federated.exchange import Exchange
 from onward.federated.grid import FederatedGrid
+from onward.federated.rounds import Rounds
 from onward.federated.task import PARAMETERS, Task, array_record
 from onward.rate import checked_rate
 from onward.trainer.trainer import Trainer
@@ -36,6 +38,8 @@ def server_app(
     seed: int = 0,
     accept_failures: bool = False,
     timeout: float = 3600.0,
+    checkpoint: str | os.PathLike[str] | None = None,
+    resume: bool = False,
 ) -> ServerApp:
     """A Flower ServerApp for clients of `client_app`.
 
@@ -56,45 +60,121 @@ def server_app(
         accept_failures: go on with the clients that answer, as long as there is one. By default a client that fails
             ends the training, with its reason.
         timeout: for how long to wait for answers, in seconds.
+        checkpoint: a file that is written after each round, with the parameters and all that the server remembers.
+        resume: go on from `checkpoint`, if it is there, to the end of `rounds`. With a strategy that remembers nothing
+            between rounds, such as FedAvg, the result is bit for bit what it would have been.
     """
     for name, number in (("rounds", rounds), ("clients", clients), ("epochs", epochs), ("batch_size", batch_size)):
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise OnwardError(f"`{name}` is a number, at least 1, not {number!r}")
     if strategy is None:
         strategy = FedAvg(min_train_nodes=clients, min_evaluate_nodes=clients, min_available_nodes=clients)
-    rate_of = _rates(learning_rate)
+    if resume and checkpoint is None:
+        raise OnwardError("`resume` goes on from a file: give `checkpoint`, too")
+    server = _Server(
+        trainer=trainer,
+        strategy=strategy,
+        rounds=rounds,
+        epochs=epochs,
+        batch_size=batch_size,
+        rate_of=_rates(learning_rate),
+        evaluation=evaluation,
+        export=export,
+        on_end=on_end,
+        seed=seed,
+        accept_failures=accept_failures,
+        timeout=timeout,
+        checkpoint=checkpoint,
+        resume=resume,
+    )
     app = ServerApp()
+    app.main()(server.main)
+    return app
 
-    def main(grid: Grid, context: Context) -> None:
-        made = trainer if isinstance(trainer, Trainer) else made_by(trainer, seed)
+
+@dataclass(frozen=True)
+class _Server:
+    """What a server does when it is started; `server_app` says what its fields are."""
+
+    trainer: Trainer | MakeTrainer
+    strategy: Strategy
+    rounds: int
+    epochs: int
+    batch_size: int
+    rate_of: Callable[[int], float]
+    evaluation: Any
+    export: str | os.PathLike[str] | None
+    on_end: Callable[[Trainer, Result], Any] | None
+    seed: int
+    accept_failures: bool
+    timeout: float
+    checkpoint: str | os.PathLike[str] | None
+    resume: bool
+
+    def main(self, grid: Grid, context: Context) -> None:
+        """Train, and hand over the result."""
+        made = self.trainer if isinstance(self.trainer, Trainer) else made_by(self.trainer, self.seed)
         exchange = Exchange(made)
+        with _seeded(self.seed):
+            rounds = Rounds(made, self.checkpoint, self._settings(exchange))
+            rounds.begin(resume=self.resume)
+            result = self._trained(grid, exchange, rounds)
+        exchange.take_parameters(result.arrays[PARAMETERS].numpy())
+        if self.export is not None:
+            made.export(self.export)
+        if self.on_end is not None:
+            self.on_end(made, result)
+
+    def _settings(self, exchange: Exchange) -> dict[str, Any]:
+        """What has to be the same for a federation to go on."""
+        return {
+            "the model": exchange.identity,
+            "strategy": type(self.strategy).__name__,
+            "seed": self.seed,
+            "epochs": self.epochs,
+            "batch_size": self.batch_size,
+        }
+
+    def _trained(self, grid: Grid, exchange: Exchange, rounds: Rounds) -> Result:
+        """What the strategy makes of the rounds that are left."""
+        done, first = rounds.done, array_record(PARAMETERS, exchange.parameters())
+        if done >= self.rounds:
+            return Result(first)
         layout, identity = exchange.layout(), exchange.identity
 
         def task(number: int) -> Task:
-            return Task(layout, identity, number, seed, epochs, batch_size, rate_of(number))
+            return Task(layout, identity, number, self.seed, self.epochs, self.batch_size, self.rate_of(number))
 
-        def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord:
+        def settle(number: int, arrays: ArrayRecord) -> MetricRecord | None:
+            """What is done before the first and after each round."""
             exchange.take_parameters(arrays[PARAMETERS].numpy())
-            return MetricRecord({**made.evaluate(evaluation, batch_size=batch_size)})
+            if number:
+                rounds.save(done + number)
+            if self.evaluation is None:
+                return None
+            return MetricRecord({**exchange.trainer.evaluate(self.evaluation, batch_size=self.batch_size)})
 
-        with _seeded(seed):
-            result = strategy.start(
-                grid=FederatedGrid(grid, exchange, task, accept_failures=accept_failures, timeout=timeout),
-                initial_arrays=array_record(PARAMETERS, exchange.parameters()),
-                num_rounds=rounds,
-                timeout=timeout,
-                evaluate_fn=None if evaluation is None else evaluate,
-            )
+        ours = FederatedGrid(
+            grid, exchange, task, accept_failures=self.accept_failures, timeout=self.timeout, done=done
+        )
+        result = self.strategy.start(
+            grid=ours,
+            initial_arrays=first,
+            num_rounds=self.rounds - done,
+            timeout=self.timeout,
+            evaluate_fn=None if self.evaluation is None and self.checkpoint is None else settle,
+        )
         if PARAMETERS not in result.arrays:
-            raise OnwardError(f"{type(strategy).__name__} has averaged nothing, so the model is as it was")
-        exchange.take_parameters(result.arrays[PARAMETERS].numpy())
-        if export is not None:
-            made.export(export)
-        if on_end is not None:
-            on_end(made, result)
+            raise OnwardError(f"{type(self.strategy).__name__} has averaged nothing, so the model is as it was")
+        return _numbered_from(result, done)
 
-    app.main()(main)
-    return app
+
+def _numbered_from(result: Result, done: int) -> Result:
+    """Rounds by their numbers among all of them."""
+    kinds = ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp")
+    for kind in kinds:
+        setattr(result, kind, {done + number: metrics for number, metrics in getattr(result, kind).items()})
+    return result
 
 
 def _rates(given: float | Callable[[int], float] | None) -> Callable[[int], float]:
