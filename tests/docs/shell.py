@@ -14,13 +14,17 @@ def sh(code: str) -> None:
 
 
 def console(text: str) -> None:
-    """Run the lines behind `$ ` and compare what they print with the lines below; `...` stands for anything."""
+    """Run the lines behind `$ ` and compare what they print with the lines below.
+
+    `...` stands for anything, and several spaces for any number: columns are as wide as their numbers.
+    """
     for command, expected in re.findall(r"^\$ (.*(?:\\\n.*)*)\n((?:(?!\$ ).*\n)*)", text, re.MULTILINE):
         run = subprocess.run(["sh", "-ec", command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         printed = "".join(f"{line.rstrip()}\n" for line in run.stdout.splitlines())
         assert run.returncode == 0, f"{command}: exit code {run.returncode}\n{printed}"
-        pattern = re.escape(expected).replace(re.escape("..."), ".*")
-        assert re.fullmatch(pattern, printed, re.DOTALL), f"{command} prints\n{printed}\nand not\n{expected}"
+        pattern = re.escape(re.sub(" +", " ", expected)).replace(re.escape("..."), ".*")
+        matches = re.fullmatch(pattern, re.sub(" +", " ", printed), re.DOTALL)
+        assert matches, f"{command} prints\n{printed}\nand not\n{expected}"
 
 
 def given(*names: str) -> None:

@@ -82,11 +82,10 @@ class Lines(Callback):
     def on_epoch_end(self, run: Run) -> None:
         import sys
 
-        from onward.trainer.progress import described as numbers
+        from onward.trainer.progress import line
 
         if not sys.stderr.isatty():
-            said = ", ".join(f"{name} {value}" for name, value in numbers(run.logs).items())
-            console.say(f"epoch {run.epoch + 1}/{run.epochs}: {said}")
+            console.say(line(run))
 
 
 def _write(trainer: Trainer, made: Preparation, out: Path) -> dict[str, Path]:

@@ -36,7 +36,7 @@ def _is_watched() -> bool:
 
 
 class Bar(Callback):
-    """A bar of tqdm for each epoch."""
+    """A bar of tqdm for each epoch, which becomes a line when it is over: a terminal cuts bars at its width."""
 
     first_only = True
 
@@ -59,7 +59,12 @@ class Bar(Callback):
     def on_epoch_end(self, run: Run) -> None:
         self._bar.update(run.batch - self._bar.n)
         self._show(run)
+        in_terminal = not hasattr(self._bar, "container")  # a notebook's bar is as wide as it has to be
+        if in_terminal:
+            self._bar.leave = False
         self._close()
+        if in_terminal:
+            self._tqdm.write(line(run), file=sys.stderr)
 
     def on_fit_end(self, run: Run) -> None:
         self._close()
@@ -85,9 +90,14 @@ class Log(Callback):
     first_only = True
 
     def on_epoch_end(self, run: Run) -> None:
-        said = ", ".join(f"{name} {value}" for name, value in described(run.logs).items())
         speed = run.rows / max(run.logs.get("seconds", 0.0), 1e-9)
-        logger.info("epoch %d/%d: %s, %.0f samples/s", run.epoch + 1, run.epochs, said, speed)
+        logger.info("%s, %.0f samples/s", line(run), speed)
+
+
+def line(run: Run) -> str:
+    """An epoch that is over, in a line."""
+    said = ", ".join(f"{name} {value}" for name, value in described(run.logs).items())
+    return f"epoch {run.epoch + 1}/{run.epochs}: {said}"
 
 
 def described(logs: dict[str, Any]) -> dict[str, str]:
