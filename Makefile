@@ -113,6 +113,10 @@ bench: $(VENV)/test $(ORT_TRAINING)/created ## time training steps against PyTor
 	$(PY) -m benchmarks.ortmodule $(BENCH)
 	$(PY) -m benchmarks.comparison
 
+.PHONY: edge-table
+edge-table: $(VENV)/test ## write sizes and times of exported folders into docs/edge.md (after make test-web)
+	$(PY) -m benchmarks.edge
+
 .PHONY: comparison
 comparison: $(VENV)/test ## write the newest results of `make bench` into README.md and docs/comparison.md
 	$(PY) -m benchmarks.comparison

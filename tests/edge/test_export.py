@@ -226,6 +226,9 @@ def test_webgpu_takes_labels_of_32_bits(tmp_path: Path):
     for labels in ([0, 1, 2, 0, 1, 2, 0, 3], [0, 1, 2, 0, 1, 2, 0, -1], [2**40] * 8):
         with pytest.raises(onward.OnwardError, match=r"labels"):
             training.step({**batch, "labels": np.array(labels)})
+    for folder in folders:
+        with pytest.raises(onward.OnwardError, match=r"^labels 'labels' must be from 0 to 2\. "):
+            Training(folder).evaluate({**batch, "labels": np.full(8, 3)})
     assert training.step_count == 0
 
 

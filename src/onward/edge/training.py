@@ -14,13 +14,14 @@ from onward.edge.folder import STATE_FORMAT, Folder, StateEntry
 from onward.errors import OnwardError, UnknownNameError
 from onward.optim import schedules
 from onward.rate import checked_rate
-from onward.runtime import tensorproto
+from onward.runtime import tensorproto, wire
 from onward.runtime.files import write_bytes
 from onward.runtime.inputs import checked_input
 from onward.runtime.protobuf import encode_bytes
 from onward.runtime.refusal import explain
 from onward.runtime.session import open_session
 from onward.runtime.tensorfile import Entry, TensorFile, numpy_dtype, write
+from onward.signature import CHECK
 
 # Field numbers of onnx.proto: the graph of a model, and the initializers of a graph.
 _GRAPH, _INITIALIZER = 7, 5
@@ -160,13 +161,17 @@ class Training:
             return dict(zip(outputs, session.run(outputs, feeds), strict=True))
         except Exception as error:  # onnxruntime's exceptions have no common base but this
             fed = {name: feeds[name] for name in given}
-            reason = explain(str(error), f"{what}.onnx", fed, self._folder.names("targets"), [])
-            raise OnwardError(reason) from error
+            targets, rules = self._folder.names("targets"), self._rules(what)
+            raise OnwardError(explain(str(error).strip(), f"{what}.onnx", fed, targets, rules)) from error
 
     def _session(self, what: str) -> Any:
         if what not in self._sessions:
             self._sessions[what] = open_session(self._folder.read(what), folder=self._folder.directory)
         return self._sessions[what]
+
+    def _rules(self, what: str) -> list[str]:
+        """The names of nodes that refuse something, and say what it must be."""
+        return [node.name for node in wire.parse(self._folder.read(what)).nodes if node.name.startswith(CHECK)]
 
     def _result(self, results: dict[str, np.ndarray]) -> Result:
         return Result(float(results.pop(self._folder.name_of("loss"))), results)
