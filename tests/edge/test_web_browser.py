@@ -105,3 +105,33 @@ def test_workers_end(happened: tuple[dict[str, Any], Path]) -> None:
     assert (result["workersBefore"], result["workers"], result["workersAfterReload"]) == (0, 1, 0)
     assert (result["leaked"], result["workersAfterDispose"]) == (0, 0)
     assert result["disposed"] == "this training was disposed of"
+
+
+WEBGPU = {
+    "newest": ["perceptron", "convolutional", "recurrent"],
+    "jsep": ["perceptron"],
+    "oldest": ["perceptron", "convolutional"],
+}
+
+
+@pytest.mark.parametrize("variant", WEBGPU)
+def test_webgpu_is_right_or_refused(
+    variant: str, consumer: tuple[Path, list[str]], folder: Callable[..., Path]
+) -> None:
+    """On SwiftShader, with the package's own provider, the older one that it still has, and that of the oldest package.
+
+    onnxruntime-web 1.20 computes the gradient of a convolution's weight wrongly: training is refused at the first step.
+    """
+    works = {name: folder(name, "webgpu") for name in WEBGPU[variant]}
+    places = [place.parent for place in works.values()]
+    result = json.loads(run_node("test/webgpu.mjs", consumer[0], variant, 5, *places, timeout=500))
+    if result["adapter"] is None:
+        pytest.skip("this Chromium offers no WebGPU")
+    for (name, place), found in zip(works.items(), result["results"], strict=True):
+        if (variant, name) == ("oldest", "convolutional"):
+            assert "WebGPU computes 4.weight.mu wrongly here" in found["error"]
+            continue
+        training, batch = Training(place), load_file(place.parent / "batch")
+        expected = [training.step(batch).loss for _ in range(5)]
+        np.testing.assert_allclose(found["losses"], expected, rtol=1e-5)
+        assert found["ignored"] == []

@@ -25,6 +25,9 @@ export interface StateValue extends Value {
   readonly shape: readonly number[];
   /** The output of the step that replaces it. */
   readonly next: string;
+  /** The parameter that a slot of the optimizer belongs to, and its name. */
+  readonly parameter?: string;
+  readonly slot?: string;
   /** What each element begins with, where the checkpoint does not have it. */
   readonly initial?: number;
 }

@@ -9,6 +9,7 @@ import { Graph, ortOf, type Environment, type Ort } from "./runtime.js";
 import { rateOf, type Rate } from "./schedules.js";
 import { sourceOf, verified, type Files, type Source } from "./source.js";
 import { flattened, read, scalar, tensorAt, unflattened, written, type State } from "./state.js";
+import { compare } from "./trial.js";
 import { OnwardError, fromFloat16, type PlainTensor } from "./types.js";
 
 export interface LoadOptions {
@@ -21,6 +22,8 @@ export interface LoadOptions {
   readonly env?: Environment;
   /** The execution provider: "wasm", "webgpu", "cpu". By default what the folder was exported for. */
   readonly ep?: string;
+  /** On WebGPU, make the first step on the processor too, and refuse to train where they differ: true. */
+  readonly verify?: boolean;
   /** More options of the sessions. */
   readonly session?: object;
   /** What `save` gave; without it training begins anew. */
@@ -77,6 +80,7 @@ export class Training {
     private readonly ort: Ort,
     private readonly options: object,
     private state: State,
+    private doubtful: boolean,
   ) {
     const { schedule, optimizer } = manifest;
     this.rate = schedule === null ? () => optimizer.learning_rate : rateOf(schedule);
@@ -88,7 +92,8 @@ export class Training {
     const ep = options.ep ?? (manifest.target === "webgpu" ? "webgpu" : undefined);
     const state = read(options.checkpoint ?? (await verified(source, manifest.files.checkpoint)), manifest);
     const ort = await ortOf(options.ort, ep, options.env);
-    return new Training(manifest, source, ort, { ...(ep && { executionProviders: [ep] }), ...options.session }, state);
+    const settings = { ...(ep && { executionProviders: [ep] }), ...options.session };
+    return new Training(manifest, source, ort, settings, state, ep === "webgpu" && (options.verify ?? true));
   }
 
   /** Updates so far. */
@@ -116,6 +121,7 @@ export class Training {
     values.set(manifest.step.name, scalar(manifest.step, state.step + 1));
     if (manifest.seed !== null && state.seed !== null) values.set(manifest.seed.name, scalar(manifest.seed, state.seed));
     const results = await (await this.graph("step")).run(values);
+    if (this.doubtful) await this.tryAlso(values, results);
     const result = this.result(results);
     if (!Number.isFinite(result.loss)) {
       throw new OnwardError(
@@ -124,6 +130,17 @@ export class Training {
     // All at once: a step has happened as a whole, or not.
     this.state = { ...state, tensors: new Map(manifest.state.map(({ name, next }) => [name, results.get(next)!])), step: state.step + 1 };
     return result;
+  }
+
+  /** Make the same step on the processor, and compare. */
+  private async tryAlso(values: ReadonlyMap<string, PlainTensor>, results: ReadonlyMap<string, PlainTensor>): Promise<void> {
+    const graph = await this.open("step", { ...this.options, executionProviders: ["wasm"] });
+    try {
+      compare(this.manifest, this.state.tensors, results, await graph.run(values));
+    } finally {
+      await graph.release();
+    }
+    this.doubtful = false;
   }
 
   /** Loss and outputs of a batch; nothing changes. */
@@ -233,7 +250,7 @@ export class Training {
     return graph;
   }
 
-  private async open(what: "step" | "eval" | "inference"): Promise<Graph> {
+  private async open(what: "step" | "eval" | "inference", options = this.options): Promise<Graph> {
     const { files, evaluation, inference, state } = this.manifest;
     const file = files[what];
     const content = await verified(this.source, file);
@@ -244,7 +261,7 @@ export class Training {
     const model = file.frozen.length === 0 ? content : withInitializers(content.subarray(0, structure + inputs), await this.frozen(file));
     const names = state.map(({ name }) => name);
     const fed = what === "step" ? names : names.filter((name) => (what === "eval" ? evaluation : inference).inputs.includes(name));
-    return Graph.open(this.ort, model, this.options, file.file, fed);
+    return Graph.open(this.ort, model, options, file.file, fed);
   }
 
   private async frozen(file: GraphFile): Promise<[string, PlainTensor][]> {

@@ -1,7 +1,8 @@
 /** A page as users write them: tests drive it through `window.page`. */
 
-import { OnwardError, Trainer, readTensors, type Batch, type FitResult, type PlainTensor, type Progress, type TrainerOptions } from "onward-web";
+import { OnwardError, Trainer, readTensors, writeTensors, type Batch, type FitResult, type PlainTensor, type Progress, type TrainerOptions } from "onward-web";
 import { CheckpointStore } from "onward-web/indexeddb";
+import { ignoredStates } from "./guard.js";
 
 type Run = { losses: number[]; stepCount: number };
 
@@ -31,6 +32,10 @@ const page = {
     const losses: number[] = [];
     for (let i = 0; i < count; i++) losses.push((await trainer.step(batch)).loss);
     return { losses, stepCount: trainer.stepCount };
+  },
+
+  async guard(): Promise<string[]> {
+    return ignoredStates(trainer, batch, { readTensors, writeTensors });
   },
 
   /** Train with a batch so many times as large while the page counts its turns: what blocks it makes a long pause. */
