@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from onward.errors import OnwardError
 from onward.torch import DebugOptions, LogLevel, ORTModule
@@ -234,3 +235,22 @@ def test_the_parts_that_can_be_exported() -> None:
     assert isinstance(module.module[1], Function)
     assert isinstance(module.module[1].fc, ORTModule)
     assert module.state_dict().keys() == reference.state_dict().keys()
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_checkpoints_of_activations(use_reentrant: bool) -> None:
+    def run(module: nn.Module, x: Tensor) -> Any:
+        fc: Any = module.fc
+        return checkpoint(fc, x, use_reentrant=use_reentrant).relu()
+
+    reference = Function(run, fc=nn.Linear(4, 3))
+    module, x = ORTModule(copy.deepcopy(reference)), torch.randn(5, 4, requires_grad=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        y = module(x)
+    y.sum().backward()
+    reference(x).sum().backward()
+    for own, expected in zip(module.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(own.grad, expected.grad, **CLOSE)
+    if use_reentrant:
+        assert not module.runs_on_onnxruntime(x)

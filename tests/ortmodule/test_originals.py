@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,28 +15,15 @@ from torch import nn
 from onward.autodiff import registry
 from onward.errors import OnwardError, OnwardWarning
 from onward.torch import DebugOptions, LogLevel, ORTModule
-from onward.torch.ortmodule import ORTModuleDeviceException, _utils
+from onward.torch.ortmodule import ORTModuleDeviceException, _io, _utils
 from onward.torch.ortmodule._custom_gradient_registry import register_gradient
 from onward.torch.ortmodule._fallback import _FallbackPolicy
+from onward.torch.ortmodule.experimental.hierarchical_ortmodule import HierarchicalORTModule
 from onward.torch.ortmodule.experimental.json_config import load_from_json
 from onward.torch.ortmodule.options import _SkipCheck
 from onward.torch.orttrainer.optim import AdamWMode, FP16_Optimizer, FusedAdam
 from tests.ortmodule.models import Function
 from tests.ortmodule.test_models import CLOSE
-
-
-def test_names_of_the_original() -> None:
-    program = (
-        "import onward.as_onnxruntime_training\n"
-        "from onnxruntime.training.optim import AdamWMode, FusedAdam, FP16_Optimizer\n"
-        "from onnxruntime.training.optim.fused_adam import FusedAdam\n"
-        "from onnxruntime.training.ortmodule import DebugOptions, LogLevel, ORTModule, _fallback, _utils\n"
-        "from onnxruntime.training.ortmodule._custom_gradient_registry import register_gradient\n"
-        "from onnxruntime.training.ortmodule.options import _SkipCheck\n"
-        "from onnxruntime.training.ortmodule.experimental.json_config import load_from_json\n"
-        "from onnxruntime.training.ortmodule.experimental.hierarchical_ortmodule import HierarchicalORTModule\n"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 @pytest.fixture(scope="module")
@@ -257,3 +242,107 @@ def test_devices_and_random_states() -> None:
     drawn = torch.rand(3)
     _utils.set_random_states(states)
     assert torch.equal(torch.rand(3), drawn)
+
+
+def _opset(model: onnx.ModelProto) -> int:
+    return next(one.version for one in model.opset_import if not one.domain)
+
+
+@pytest.mark.parametrize("opset", [13, 19])
+def test_an_opset(opset: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORTMODULE_ONNX_OPSET_VERSION", str(opset))
+    module = ORTModule(nn.Sequential(nn.Linear(4, 3), nn.Sigmoid()))
+    monkeypatch.delenv("ORTMODULE_ONNX_OPSET_VERSION")
+    x = torch.randn(2, 4, requires_grad=True)
+    module(x).sum().backward()
+    manager = module._torch_module._execution_manager._training_manager
+    assert manager._runtime_options.onnx_opset_version == opset
+    models = manager._onnx_models
+    assert _opset(models.exported_model) == _opset(models.optimized_model) == _opset(models.backward_model) == opset
+
+
+def test_the_opset_of_all_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    from onward.torch import ortmodule
+
+    assert ORTModule(nn.Linear(2, 2))._runtime.opset is None
+    monkeypatch.setattr(ortmodule, "ONNX_OPSET_VERSION", 15)
+    assert ORTModule(nn.Linear(2, 2))._runtime.opset == 15
+    monkeypatch.setenv("ORTMODULE_ONNX_OPSET_VERSION", "new")
+    with pytest.raises(OnwardError, match="number of an opset"):
+        ORTModule(nn.Linear(2, 2))
+
+
+def test_arguments_of_the_exporter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORTMODULE_FALLBACK_POLICY", "FALLBACK_DISABLE")
+    module = ORTModule(nn.Linear(2, 2))
+    manager = module._torch_module._execution_manager(True)
+    manager._export_extra_kwargs = {"verbose": False}
+    with pytest.raises(OnwardError, match=r"arguments cannot be specified: '\{'verbose'\}'"):
+        module(torch.ones(1, 2))
+    module = ORTModule(nn.Linear(2, 2))
+    module._torch_module._execution_manager(True)._export_extra_kwargs = {"custom_opsets": {"acme": 1}}
+    module(torch.ones(3, 2)).sum().backward()
+    assert next(iter(module._latest.values())).exporter == "tracing"
+
+
+def test_attributes_that_change() -> None:
+    module = ORTModule(WithMethod(2, 2))
+    manager = module._torch_module._execution_manager(True)
+    assert not manager._original_model_has_changed
+    module(torch.ones(3, 2))
+    assert not manager._original_model_has_changed
+    module.flag = True
+    assert manager._original_model_has_changed
+
+
+def test_names_that_collide(caplog: pytest.LogCaptureFixture) -> None:
+    class Colliding(nn.Linear):
+        def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+            return super().load_state_dict(*args, **kwargs)
+
+    inner = Colliding(2, 2)
+    inner._torch_module = True  # type: ignore[assignment]
+    ORTModule(inner)
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(said) == 2
+    assert "_torch_module collides with ORTModule's attribute name." in said[0]
+    assert "load_state_dict collides with ORTModule's attribute name." in said[1]
+
+
+def test_levels_of_logging(caplog: pytest.LogCaptureFixture) -> None:
+    module = ORTModule(Function(lambda m, x, kind: x * 2), DebugOptions(log_level=LogLevel.VERBOSE))
+    with pytest.warns(OnwardWarning, match="Received input of type <class 'str'> which may be treated as a constant"):
+        module(torch.ones(2, requires_grad=True), "sum")
+    assert "exporting Function" in caplog.text
+    assert "written by torch.export" in caplog.text
+
+
+def test_inputs_that_need_other_graphs(trained: ORTModule) -> None:
+    manager = trained._torch_module._execution_manager(True)
+    trained(torch.ones(2, 4, requires_grad=True))
+    models = manager._onnx_models
+
+    def needs(x: torch.Tensor) -> bool:
+        given = manager._module_parameters, models.exported_model, None, (x,), {}
+        found: bool = manager._reinitialize_graph_builder(_io.parse_inputs_for_onnx_export(*given))
+        return found
+
+    assert not needs(torch.ones(2, 4, requires_grad=True))
+    assert needs(torch.ones(2, 4))
+    exported = manager._graph_transition_manager._exported_model_info
+    assert exported.exported_model == models.exported_model
+    assert exported.onnx_graph_input_names_require_grad == ["input"]
+
+
+def test_a_part_that_is_called_in_several_ways() -> None:
+    def run(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        part: Any = module.part
+        y: torch.Tensor = part(part(x).double()).float()
+        return y if y.sum() > -1e9 else -y  # a decision by data, so that it is divided
+
+    def widening(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    divided = HierarchicalORTModule(Function(run, part=Function(widening)))
+    assert divided(torch.ones(2)).tolist() == [4.0, 4.0]
+    assert type(divided.module.get_submodule("part")).__name__ == "_IteratedORTModule"

@@ -125,7 +125,7 @@ def rehearse(module: nn.Module, signature: inspect.Signature, call: Call, *, not
     found: list[torch.Tensor | None] = [None] * len(targets)
     if ends:
         unique = list(dict.fromkeys(targets))
-        by_target = dict(zip(unique, torch.autograd.grad(ends, unique, cotangents, allow_unused=True), strict=True))
+        by_target = dict(zip(unique, _gradients(ends, unique, cotangents), strict=True))
         found = [by_target[target] for target in targets]
     gradients = iter(found)
     every = [next(gradients) if tensor.requires_grad else None for tensor in (*given, *after.tensors)]
@@ -135,6 +135,19 @@ def rehearse(module: nn.Module, signature: inspect.Signature, call: Call, *, not
     return Rehearsal(
         detached, differentiable, cotangents, every[:count], every[count:], changed, draws.found, generator
     )
+
+
+def _gradients(
+    ends: Sequence[torch.Tensor], targets: Sequence[torch.Tensor], cotangents: Sequence[torch.Tensor]
+) -> Sequence[torch.Tensor | None]:
+    try:
+        return torch.autograd.grad(ends, targets, cotangents, allow_unused=True)
+    except (
+        Exception
+    ) as error:  # of a backward pass in Python: checkpoints of torch allow no other way than `backward()`
+        raise ORTModuleTorchModelException(
+            f"its backward pass cannot be rehearsed ({type(error).__name__}: {error})"
+        ) from error
 
 
 def _detached(leaf: object) -> object:

@@ -57,7 +57,7 @@ class SubscriberManager:
             handle.remove()
         self._handles, self._run_ctx = [], RuntimeStates()
         self._subscribers.extend(dict.fromkeys(subscribers))
-        root = module.module if type(module) is ORTModule else module
+        root = module.module if isinstance(module, ORTModule) else module
         self._handles.append(root.register_forward_pre_hook(self._before_all, with_kwargs=True))
         self._register(root, depth=1)
         self._handles.append(root.register_forward_hook(self._after_all))

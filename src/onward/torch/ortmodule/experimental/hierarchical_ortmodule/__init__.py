@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from onward.torch.ortmodule.options import DebugOptions
 from onward.torch.ortmodule.ortmodule import ORTModule
@@ -13,7 +14,11 @@ from onward.torch.ortmodule.rehearsal import shadow
 
 __all__ = ["HierarchicalORTModule"]
 
-_Calls = dict[str, tuple[tuple[Any, ...], dict[str, Any]]]
+_Calls = dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]]
+
+
+class _IteratedORTModule(ORTModule):
+    """The ORTModule of a part that is called several times, with arguments of different kinds: graphs for each."""
 
 
 class HierarchicalORTModule(nn.Module):
@@ -42,9 +47,9 @@ class HierarchicalORTModule(nn.Module):
 
     def _divided(self, module: nn.Module, path: str, calls: _Calls) -> nn.Module:
         if path in calls:  # nobody calls containers, a ModuleList for instance
-            wrapped = ORTModule(module, self._options)
-            args, kwargs = calls[path]
-            if wrapped.runs_on_onnxruntime(*args, **kwargs):
+            kind = ORTModule if len(calls[path]) == 1 else _IteratedORTModule
+            wrapped = kind(module, self._options)
+            if all(wrapped.runs_on_onnxruntime(*args, **kwargs) for args, kwargs in calls[path]):
                 return wrapped
         for name, child in list(module.named_children()):
             setattr(module, name, self._divided(child, f"{path}.{name}" if path else name, calls))
@@ -58,14 +63,24 @@ class HierarchicalORTModule(nn.Module):
 
 
 def _calls(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Calls:
-    """What each part is first called with when the module is."""
-    copy, found = shadow(module), _Calls()
+    """What each part is called with when the module is, once for each kind of arguments."""
+    copy, found, kinds = shadow(module), _Calls(), set[tuple[str, str]]()
 
     def record(name: str) -> Any:
-        return lambda _, args, kwargs: found.setdefault(name, (args, kwargs)) and None
+        def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            kind = str([_kind(leaf) for leaf in pytree.tree_leaves((args, kwargs))])
+            if (name, kind) not in kinds:
+                kinds.add((name, kind))
+                found.setdefault(name, []).append((args, kwargs))
+
+        return before
 
     for name, child in copy.named_modules():
         child.register_forward_pre_hook(record(name), with_kwargs=True)
     with torch.random.fork_rng(devices=[]):
         copy(*args, **kwargs)
     return found
+
+
+def _kind(leaf: Any) -> Any:
+    return (leaf.dtype, leaf.ndim) if isinstance(leaf, torch.Tensor) else type(leaf)
