@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
 from onward import losses
 from onward.cli import named
 from onward.cli.data.table import Column, Kind
 from onward.cli.labels import Classes
+from onward.cli.loss import on_last_axis, probability_loss
 from onward.cli.model import ModelView, shown
 from onward.cli.recipe import Recipe, Training
+from onward.cli.scores import class_axis, ignored_label, require_one_place, width_of
 from onward.errors import OnwardError
-from onward.graph.builder import Builder
 from onward.head.ending import PROBABILITY, SIGMOID, Head
 from onward.losses import Loss
 
@@ -29,7 +29,6 @@ _OF_YES_OR_NO = ("bce", "bce_with_logits", "binary_focal")
 # Those that take scores, and not what an activation makes of them.
 _OF_SCORES = ("cross_entropy", "focal", "multi_margin", "bce_with_logits", "binary_focal")
 PROBABILITY_LOSS = "log_of_probability"  # of models that end in probabilities which no softmax makes
-_IGNORED = -100  # what Hugging Face and torch call labels that do not count
 
 
 @dataclass(frozen=True)
@@ -174,11 +173,11 @@ def _objective(
     outputs = wanted.outputs or [value]
     if not wanted.outputs and value != head.end and name in _OF_SCORES:
         notes.append(f"the loss takes {value!r}, from which {head.end!r} is made (--output names another)")
-    axis = _class_axis(view, outputs[0], columns, wanted) if name in _OF_CLASSES else None
+    axis = class_axis(view, outputs[0], columns, wanted) if name in _OF_CLASSES else None
     if name in (*_OF_CLASSES, PROBABILITY_LOSS):
-        _require_one_place(view, outputs[0], axis, columns)
-    width = _width(view, outputs[0], axis)
-    ignored = _ignored(columns, wanted) if name in _OF_CLASSES else None
+        require_one_place(view, outputs[0], axis, columns)
+    width = width_of(view, outputs[0], axis)
+    ignored = ignored_label(columns, wanted) if name in _OF_CLASSES else None
     classes = None
     is_class = name in (*_OF_CLASSES, PROBABILITY_LOSS) or (name in _OF_YES_OR_NO and len(columns) == 1)
     if is_class and columns[0].kind in (Kind.TEXT, Kind.NUMBER):
@@ -187,20 +186,6 @@ def _objective(
     elif columns[0].kind is Kind.TEXT:
         raise OnwardError(f"label {columns[0].name!r} is text, but the loss {name} takes numbers; --loss cross_entropy")
     return Objective(name, outputs, classes, axis, ignored, width, options, notes)
-
-
-def _require_one_place(view: ModelView, output: str, axis: int | None, columns: Sequence[Column]) -> None:
-    """Refuse one class in a row where the model has scores for several places of it."""
-    shape = view.shape(output)
-    if shape is None or columns[0].kind is Kind.ARRAY:
-        return
-    places = shape[2:] if axis is None else shape[1:axis]
-    if any(isinstance(size, int) and size != 1 for size in places):
-        raise OnwardError(
-            f"output {output!r} of the model is {shown(shape)}: scores for each of several places, but label "
-            f"{columns[0].name!r} has one class for each row; --output names another value, and --new-head "
-            "--layer replaces an earlier layer"
-        )
 
 
 def _own(view: ModelView, name: str | None) -> Objective:
@@ -239,79 +224,6 @@ def _guessed(head: Head, columns: Sequence[Column]) -> str:
     if head.width == 1:
         return "bce_with_logits" if set(values.tolist()) <= {0, 1} else "mse"
     return "cross_entropy"
-
-
-def _class_axis(view: ModelView, output: str, columns: Sequence[Column], wanted: Training) -> int | None:
-    """The last axis, where scores have the classes there, as language models do; None for the usual second one."""
-    shape = view.shape(output)
-    if wanted.class_axis is not None:
-        if shape is None or wanted.class_axis not in (1, -1, len(shape) - 1):
-            raise OnwardError(
-                f"--class-axis is 1 or -1, the second or the last axis of {output!r}, not {wanted.class_axis}"
-            )
-        return None if wanted.class_axis == 1 else len(shape) - 1
-    if shape is None or len(shape) < 3 or columns[0].kind is not Kind.ARRAY:
-        return None
-    inner = columns[0].values.shape[1:]
-    second = _agree((shape[0], *shape[2:]), inner)
-    last = _agree(shape[:-1], inner)
-    if last and (not second or not isinstance(shape[1], int) or any(f.dtype == np.int64 for f in view.inputs)):
-        return len(shape) - 1
-    return None
-
-
-def _agree(shape: Sequence[Any], inner: Sequence[int]) -> bool:
-    return len(shape) - 1 == len(inner) and all(
-        not isinstance(size, int) or size == given for size, given in zip(shape[1:], inner, strict=True)
-    )
-
-
-def _width(view: ModelView, output: str, axis: int | None) -> int | None:
-    shape = view.shape(output)
-    if shape is None:
-        return None
-    if len(shape) < 2:
-        return 1
-    size = shape[1 if axis is None else axis]
-    return size if isinstance(size, int) else None
-
-
-def _ignored(columns: Sequence[Column], wanted: Training) -> int | None:
-    if wanted.ignore_label is not None:
-        return wanted.ignore_label
-    values = columns[0].values
-    is_array = columns[0].kind is Kind.ARRAY and values.dtype.kind in "i"
-    return _IGNORED if is_array and bool((values == _IGNORED).any()) else None
-
-
-# Losses that no other front-end has ----------------------------------------------------------------------------------
-
-
-def on_last_axis(loss: Loss) -> Loss:
-    """A loss of class scores `[N, ..., C]` with labels `[N, ...]`, as language models have them."""
-
-    def tokens(predictions: Sequence[ir.Value]) -> ir.Value:
-        """int64 [N, ...]"""
-        shape = predictions[0].shape
-        inner = None if shape is None else ir.Shape(list(shape)[:-1])
-        return ir.Value(name=None, type=ir.TensorType(ir.DataType.INT64), shape=inner)
-
-    @losses.targets(labels=tokens)
-    def last_axis(op: Builder, prediction: ir.Value, labels: ir.Value) -> ir.Value:
-        if prediction.shape is None:
-            raise OnwardError(f"the rank of {prediction.name!r} is not known, so its last axis is not")
-        rank = len(prediction.shape)
-        return loss(op, op.Transpose(prediction, perm=[0, rank - 1, *range(1, rank - 1)]), labels)
-
-    return last_axis
-
-
-@losses.targets(labels=losses.class_indices)
-def probability_loss(op: Builder, prediction: ir.Value, labels: ir.Value) -> ir.Value:
-    """-log(p[label]), for models that end in probabilities which no softmax makes."""
-    assert prediction.dtype is not None
-    smallest = float(np.finfo(prediction.dtype.numpy()).tiny)
-    return losses.nll(op, op.Log(op.Clip(prediction, smallest)), labels)
 
 
 def described(objective: Objective, view: ModelView) -> str:

@@ -11,10 +11,10 @@ import numpy as np
 
 from onward.cli import named
 from onward.cli.data import broken, missing, sequence, tokens
-from onward.cli.data.assignment import Assigned, assign, usual_label
+from onward.cli.data.division import divided
 from onward.cli.data.feeding import Feed, arrays, check_given, feeds_of, is_picture
+from onward.cli.data.label import assigned_with_label
 from onward.cli.data.reading import read
-from onward.cli.data.specification import parse
 from onward.cli.data.table import Column, Kind, Table
 from onward.cli.labels import Classes
 from onward.cli.model import ModelView
@@ -70,7 +70,7 @@ class Preparation:
             return self._whole_batches(self.table), self._whole_batches(self.validation)
         if not isinstance(share, float) or share == 0:
             return self._whole_batches(self.table), None
-        first, second = _divided(self.table.rows, share, self._strata(), self.recipe.training.seed)
+        first, second = divided(self.table.rows, share, self._strata(), self.recipe.training.seed)
         return self._whole_batches(self.table.take(first)), self._whole_batches(self.table.take(second))
 
     def _strata(self) -> Array | None:
@@ -119,7 +119,7 @@ def prepare(recipe: Recipe, *, labelled: bool = True) -> Preparation:
         table = sequence.in_pieces(recipe, view, table, notes)
     for name in recipe.data.inputs:
         view.input(name)
-    assigned, labels = _assigned(recipe, view, table, notes, labelled)
+    assigned, labels = assigned_with_label(recipe, view, table, notes, labelled)
     recipe.data.inputs = {name: str(spec) for name, spec in assigned.items()}
     recipe.data.label = labels
     feeds = feeds_of(view.inputs, assigned)
@@ -191,64 +191,6 @@ def _sequences(
     return made[0] or table, made[1]
 
 
-def _assigned(
-    recipe: Recipe, view: ModelView, table: Table, notes: list[str], labelled: bool
-) -> tuple[Assigned, list[str]]:
-    """What the inputs get, and the label."""
-    given = recipe.data.inputs
-    labels = [name for text in recipe.data.label for name in parse_label(text, table)]
-    named = usual_label(table, view.inputs)
-    if labels or recipe.training.loss == "none" or not labelled:
-        if not labels and not labelled and named is not None:
-            try:  # tables for prediction may have labels, which are left out
-                return _with_notes(assign(table, view.inputs, given, [named]), notes), []
-            except OnwardError:
-                pass
-        return _with_notes(assign(table, view.inputs, given, labels), notes), labels
-    if named is not None:
-        return _with_notes(assign(table, view.inputs, given, [named]), notes), [named]
-    return _guessed_label(view, table, given, notes)
-
-
-def parse_label(text: str, table: Table) -> Sequence[str]:
-    """The columns that `--label` names: one, or several with commas between them."""
-    if text in table.columns:
-        return [text]
-    return parse(text if text.startswith("cols:") else f"cols:{text}", table).columns
-
-
-def _guessed_label(
-    view: ModelView, table: Table, given: dict[str, str], notes: list[str]
-) -> tuple[Assigned, list[str]]:
-    """The column that is left over, or the last one of a table."""
-    try:
-        assigned, said = assign(table, view.inputs, given, [])
-        taken = {name for spec in assigned.values() for name in spec.columns}
-        left = [name for name in table.columns if name not in taken]
-        if len(left) == 1:
-            notes += [f"label {left[0]!r}, since no input takes it (--label names another)"]
-            return assigned, left
-        if not left:
-            notes += said
-            return assigned, []
-    except OnwardError:
-        pass
-    last = list(table.columns)[-1]
-    if len(table.columns) < 2 or table.columns[last].kind not in (Kind.NUMBER, Kind.TEXT):
-        return _with_notes(assign(table, view.inputs, given, []), notes), []
-    try:
-        assigned, said = assign(table, view.inputs, given, [last])
-    except OnwardError as error:
-        raise OnwardError(f"{error}. (Label: the last column, {last!r}; --label names another)") from error
-    notes += [f"label {last!r}, the last column (--label names another)", *said]
-    return assigned, [last]
-
-
-def _with_notes(found: tuple[Assigned, list[str]], notes: list[str]) -> Assigned:
-    notes += found[1]
-    return found[0]
-
-
 def _decide_on_files(recipe: Recipe, table: Table, feeds: Sequence[Feed], notes: list[str]) -> None:
     """How pictures and sounds become numbers."""
     for feed in feeds:
@@ -301,27 +243,3 @@ def _decide_on_batches(made: Preparation) -> None:
     if fixed is not None and made.recipe.training.batch_size != fixed:
         made.recipe.training.batch_size = fixed
         made.notes.append(f"batches of {fixed}, since the model takes no others")
-
-
-def _divided(rows: int, share: float, strata: Array | None, seed: int) -> tuple[Array, Array]:
-    """Two sets of rows; the second has the given share, of each class if there are classes."""
-    if not 0 < share < 1:
-        raise OnwardError(f"--validation is a share between 0 and 1, 0 for none, or more data, not {share}")
-    random = np.random.default_rng([seed % 2**64, 2**32])
-    drawn = random.permutation(rows)
-    if strata is not None:
-        # Rows of one class after another, in random order within it, and every 1/share-th of them.
-        drawn = drawn[np.argsort(strata[drawn], kind="stable")]
-        places = np.floor((np.arange(rows) + 1) * share) > np.floor(np.arange(rows) * share)
-        kept = drawn[places]
-    else:
-        kept = drawn[: round(rows * share)]
-    kept = kept[: rows - 1] if len(kept) else drawn[:1]
-    if rows < 2:
-        raise OnwardError("there is one row only, of which no part can be kept for validation: --validation 0")
-    second = np.sort(kept)
-    return np.setdiff1d(np.arange(rows), second), second
-
-
-def class_names(made: Preparation) -> Classes | None:
-    return None if made.objective is None else made.objective.classes
