@@ -123,6 +123,16 @@ def test_bench_against_torch(onward: Command, tmp_path: Path, monkeypatch: pytes
         assert "its outputs are others than those of onnxruntime" in done["torch_absent"]
 
 
+def test_a_label_is_not_needed_and_left_out(onward: Command, tmp_path: Path) -> None:
+    """Numbers in the last column of a file that was not trained here, which are called as no label is."""
+    model = classifier(tmp_path / "m.onnx")
+    rows = np.random.default_rng(0).normal(size=(6, 5))
+    np.savetxt(tmp_path / "d.csv", rows, delimiter=",", header="a,b,c,d,progress", comments="")
+    said = onward("predict", model, "--data", "d.csv").out.splitlines()
+    assert len(said) == 7
+    assert onward("verify", model, "--data", "d.csv", "--json").json["ok"]
+
+
 def test_predict_as_arrays(onward: Command, tmp_path: Path) -> None:
     model = classifier(tmp_path / "m.onnx")
     np.save(tmp_path / "x.npy", np.zeros((5, 4), np.float32))

@@ -20,15 +20,29 @@ def assigned_with_label(
     labels = [name for text in recipe.data.label for name in parse_label(text, table)]
     named = usual_label(table, view.inputs)
     if labels or recipe.training.loss == "none" or not labelled:
-        if not labels and not labelled and named is not None:
-            try:  # tables for prediction may have labels, which are left out
-                return _with_notes(assign(table, view.inputs, given, [named]), notes), []
-            except OnwardError:
-                pass
+        if not labels and not labelled:
+            # Tables for prediction may have labels, which are left out: those called so, or the last column.
+            for label in [name for name in (named, list(table.columns)[-1]) if name is not None]:
+                try:
+                    return _with_notes(_without_label(table, view, given, label, is_named=label == named), notes), []
+                except OnwardError:
+                    continue
         return _with_notes(assign(table, view.inputs, given, labels), notes), labels
     if named is not None:
         return _with_notes(assign(table, view.inputs, given, [named]), notes), [named]
     return _guessed_label(view, table, given, notes)
+
+
+def _without_label(
+    table: Table, view: ModelView, given: dict[str, str], label: str, *, is_named: bool
+) -> tuple[Assigned, list[str]]:
+    """What the inputs get without a column that is called like a label, or that they cannot take with the others."""
+    if not is_named:
+        try:
+            return assign(table, view.inputs, given, [])
+        except OnwardError:
+            pass
+    return assign(table, view.inputs, given, [label])
 
 
 def parse_label(text: str, table: Table) -> Sequence[str]:
