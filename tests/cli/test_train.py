@@ -40,6 +40,11 @@ def test_csv_with_names_of_classes(onward: Command, tmp_path: Path) -> None:
     truth = [line.rpartition(",")[2] for line in data.read_text().splitlines()[1:]]
     right = np.mean([line.split(",")[1] == kind for line, kind in zip(lines[1:], truth, strict=True)])
     assert right == pytest.approx(measured["accuracy"])
+    # So it does where the label is what is not known.
+    bare = tmp_path / "bare.csv"
+    bare.write_text("".join(line.rpartition(",")[0] + "\n" for line in data.read_text().splitlines()))
+    onward("predict", "out/trained.onnx", "--data", bare, "-o", "bare-p.csv")
+    assert Path("bare-p.csv").read_text() == Path("p.csv").read_text()
 
 
 def test_recipe_gives_the_same_weights(onward: Command, tmp_path: Path) -> None:

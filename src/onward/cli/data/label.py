@@ -17,7 +17,9 @@ def assigned_with_label(
 ) -> tuple[Assigned, list[str]]:
     """What the inputs get, and the label."""
     given = recipe.data.inputs
-    labels = [name for text in recipe.data.label for name in parse_label(text, table)]
+    # What is only predicted has no labels, as a rule.
+    said = [text for text in recipe.data.label if labelled or _is_there(text, table)]
+    labels = [name for text in said for name in parse_label(text, table)]
     named = usual_label(table, view.inputs)
     if labels or recipe.training.loss == "none" or not labelled:
         if not labels and not labelled:
@@ -43,6 +45,14 @@ def _without_label(
         except OnwardError:
             pass
     return assign(table, view.inputs, given, [label])
+
+
+def _is_there(text: str, table: Table) -> bool:
+    try:
+        parse_label(text, table)
+    except OnwardError:
+        return False
+    return True
 
 
 def parse_label(text: str, table: Table) -> Sequence[str]:
