@@ -45,12 +45,22 @@ class Page {
       this.labels.symbols = notes.symbols;
       [this.lessons, this.losses] = [[...notes.lessons], [...notes.losses]];
     }
-    if (checkpoint !== null) await this.reader.restore(checkpoint);
+    if (checkpoint !== null) await this.restore(checkpoint);
+    found("size").textContent = `A convolutional network of ${this.reader.size.toLocaleString("en")} numbers`;
     this.relabelled();
     this.chart.show(this.losses);
     await this.readAll();
     download.disabled = forget.disabled = false;
     if (this.reader.stepCount > 0) say(`Welcome back. It remembers ${this.reader.stepCount} steps of training.`);
+  }
+
+  private async restore(checkpoint: Uint8Array): Promise<void> {
+    try {
+      await this.reader.restore(checkpoint);
+    } catch (error) {
+      await this.memory.forget();
+      say(`What it had learned cannot be read any more: ${(error as Error).message}`);
+    }
   }
 
   // Reading ------------------------------------------------------------------------------------------------------------
@@ -167,6 +177,8 @@ class Page {
       await this.memory.keepCheckpoint(await this.reader.save());
       await this.keepNotes();
       say(`${this.losses.length - before} steps: the loss went from ${this.losses[before]!.toPrecision(2)} to ${mean(this.losses.slice(-8)).toPrecision(2)}. ${this.memory.lasts ? "Kept in this browser." : ""}`);
+    } catch (error) {
+      say(`It could not go on: ${(error as Error).message}`);
     } finally {
       this.training = null;
       document.body.classList.remove("is-training");

@@ -53,6 +53,12 @@ export class Reader {
     return this.trainer.manifest.classes!.length;
   }
 
+  /** How many numbers it learns. */
+  get size(): number {
+    const parameters = this.trainer.manifest.state.filter(({ role }) => role === "parameter");
+    return parameters.reduce((sum, { shape }) => sum + shape.reduce((product, size) => product * size, 1), 0);
+  }
+
   get stepCount(): number {
     return this.trainer.stepCount;
   }
