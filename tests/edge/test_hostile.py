@@ -12,6 +12,7 @@ from onnx import numpy_helper
 
 import onward
 from onward.edge import Training, export
+from onward.graph import finish
 from tests.edge.test_export import BATCH, network
 
 RANDOM = np.random.default_rng(0)
@@ -175,3 +176,20 @@ def test_changing_what_is_fed_as_state_changes_the_loss(tmp_path: Path, target: 
             second = [training.step(BATCH).loss for training in (plain, changed)]
             losses = first if entry["role"] == "parameter" else second
         assert losses[0] != losses[1], entry["name"]
+
+
+@pytest.mark.parametrize("target", ["wasm", "webgpu"])
+def test_weights_that_no_message_of_protobuf_could_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str):
+    """Above 2 GB, graphs refer to the files of the model while they are made; here, above 100 bytes."""
+    path = tmp_path / "model.onnx"
+    onnx.save_model(network(), path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    whole = export(path, tmp_path / "whole", "mse", frozen="w0", target=target)
+    monkeypatch.setattr(finish, "LARGEST_PROTO", 100)
+    parts = export(path, tmp_path / "parts", "mse", frozen="w0", target=target)
+    assert parts.manifest["files"]["frozen"] == whole.manifest["files"]["frozen"]
+    assert (tmp_path / "parts" / "checkpoint.safetensors").read_bytes() == (
+        tmp_path / "whole" / "checkpoint.safetensors"
+    ).read_bytes()
+    path.with_name("weights.bin").unlink()
+    assert Training(parts.directory).step(BATCH).loss == Training(whole.directory).step(BATCH).loss
+    falls(parts.directory, BATCH)
