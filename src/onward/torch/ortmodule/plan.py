@@ -21,12 +21,13 @@ from onward.runtime.files import write_bytes
 from onward.torch.ortmodule._fallback import ORTModuleFallbackException, ORTModuleONNXModelException
 from onward.torch.ortmodule.call import Call, Results, Sizes
 from onward.torch.ortmodule.capture import Captured, Wishes, capture
+from onward.torch.ortmodule.comparison import Tensors, require_equal
 from onward.torch.ortmodule.dropout import Mask, sizes_by_name
 from onward.torch.ortmodule.fingerprint import Fingerprint
 from onward.torch.ortmodule.graphs import Graphs, write
 from onward.torch.ortmodule.options import DebugOptions, RuntimeOptions
 from onward.torch.ortmodule.precision import Rehearsed, full_precision, rehearse_call, widened
-from onward.torch.ortmodule.rehearsal import Rehearsal, require_equal
+from onward.torch.ortmodule.rehearsal import Rehearsal
 from onward.torch.ortmodule.session import TensorSession
 
 
@@ -225,17 +226,9 @@ class Plan:
 
 
 def _require_equal(
-    what: str,
-    found: Sequence[torch.Tensor | None],
-    rehearsed: Rehearsed,
-    of: Callable[[Rehearsal], Sequence[torch.Tensor | None]],
-    **options: float,
+    what: str, found: Tensors, rehearsed: Rehearsed, of: Callable[[Rehearsal], Tensors], **options: float
 ) -> None:
-    def double() -> Sequence[torch.Tensor | None] | None:
-        rehearsal = rehearsed.double()
-        return None if rehearsal is None else of(rehearsal)
-
-    require_equal(what, found, of(rehearsed.exact), double, **options)
+    require_equal(what, found, of(rehearsed.exact), lambda: [of(run) for run in rehearsed.double()], **options)
 
 
 class _Run:

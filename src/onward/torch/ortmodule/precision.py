@@ -27,6 +27,8 @@ from onward.torch.ortmodule.rehearsal import Rehearsal, rehearse, shadow
 _TOLERANCE = 0.25
 # Gradients that cancel out are noise in half precision: they are measured by this part of the largest.
 _NOISE = 0.1
+# What rounding in single precision comes to in a sum of some ten products; and how often it is tried.
+_ROUNDING, _ROUNDED_OTHERWISE = 2.0**-22, 3
 _HALF = frozenset({torch.bfloat16, torch.float16})
 # A module inside of a module may be rehearsed meanwhile.
 _patching = threading.RLock()
@@ -37,9 +39,19 @@ def autocast_type() -> torch.dtype | None:
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
 
 
-def widened(tensor: torch.Tensor, narrow: frozenset[torch.dtype], dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """The tensor as graphs take it."""
-    return tensor.to(dtype) if tensor.dtype in narrow else tensor
+def widened(
+    tensor: torch.Tensor,
+    narrow: frozenset[torch.dtype],
+    dtype: torch.dtype = torch.float32,
+    noise: torch.Generator | None = None,
+) -> torch.Tensor:
+    """The tensor as graphs take it; with noise, as if it had been rounded otherwise."""
+    if tensor.dtype not in narrow:
+        return tensor
+    wide = tensor.to(dtype)
+    if noise is not None:
+        wide = wide * (1 + _ROUNDING * (2 * torch.rand(wide.shape, generator=noise, dtype=dtype) - 1))
+    return wide
 
 
 @dataclass(frozen=True)
@@ -52,7 +64,8 @@ class Rehearsed:
         exact: the call in single precision, which graphs are compared with.
         call: its arguments.
         module: a copy of the module to follow, its tensors in single precision.
-        double: the call in double precision, to tell rounding from mistakes; None if the module does not allow it.
+        double: the call in double precision, to tell rounding from mistakes, and then some that began with other
+            roundings of everything; empty if the module does not allow it.
     """
 
     types: list[torch.dtype]
@@ -60,7 +73,7 @@ class Rehearsed:
     exact: Rehearsal
     call: Call
     module: nn.Module
-    double: Callable[[], Rehearsal | None]
+    double: Callable[[], list[Rehearsal]]
 
 
 def rehearse_call(module: nn.Module, signature: inspect.Signature, call: Call) -> Rehearsed:
@@ -87,38 +100,51 @@ def rehearse_call(module: nn.Module, signature: inspect.Signature, call: Call) -
 
 def _doubled(
     module: nn.Module, signature: inspect.Signature, call: Call, narrow: frozenset[torch.dtype] = frozenset()
-) -> Callable[[], Rehearsal | None]:
+) -> Callable[[], list[Rehearsal]]:
     single = frozenset({torch.float32, *narrow})
 
+    def run(noise: torch.Generator | None) -> Rehearsal:
+        copied = _wide_shadow(module, single, torch.float64, noise)
+        with full_precision():
+            return rehearse(copied, signature, _wide_call(call, single, torch.float64, noise))
+
     @functools.cache
-    def rehearsed() -> Rehearsal | None:
+    def rehearsed() -> list[Rehearsal]:
         before = torch.get_default_dtype()
-        copied, wide = _wide_shadow(module, single, torch.float64), _wide_call(call, single, torch.float64)
         try:
             torch.set_default_dtype(torch.float64)
-            with full_precision():
-                return rehearse(copied, signature, wide)
+            return [run(None), *(run(torch.Generator().manual_seed(seed)) for seed in range(_ROUNDED_OTHERWISE))]
         except Exception:  # modules that are written for one type raise what they like
-            return None
+            return []
         finally:
             torch.set_default_dtype(before)
 
     return rehearsed
 
 
-def _wide_call(call: Call, narrow: frozenset[torch.dtype], dtype: torch.dtype = torch.float32) -> Call:
+def _wide_call(
+    call: Call,
+    narrow: frozenset[torch.dtype],
+    dtype: torch.dtype = torch.float32,
+    noise: torch.Generator | None = None,
+) -> Call:
     leaves = list(call.leaves)
-    tensors = [widened(t.detach(), narrow, dtype).requires_grad_(t.requires_grad) for t in call.tensors]
+    tensors = [widened(t.detach(), narrow, dtype, noise).requires_grad_(t.requires_grad) for t in call.tensors]
     for place, tensor in zip(call.places, tensors, strict=True):
         if isinstance(leaves[place], torch.Tensor):  # not so if it is a number that varies
             leaves[place] = tensor
     return replace(call, leaves=leaves, tensors=tensors)
 
 
-def _wide_shadow(module: nn.Module, narrow: frozenset[torch.dtype], dtype: torch.dtype = torch.float32) -> nn.Module:
+def _wide_shadow(
+    module: nn.Module,
+    narrow: frozenset[torch.dtype],
+    dtype: torch.dtype = torch.float32,
+    noise: torch.Generator | None = None,
+) -> nn.Module:
     copied = shadow(module)
     for tensor in Fingerprint(copied).tensors:
-        tensor.data = widened(tensor.data, narrow, dtype)
+        tensor.data = widened(tensor.data, narrow, dtype, noise)
     return copied
 
 

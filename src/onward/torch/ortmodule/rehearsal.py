@@ -11,7 +11,6 @@ import contextlib
 import copy
 import inspect
 import random
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,24 +18,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from onward.torch.ortmodule._fallback import (
-    AttributesChanged,
-    ORTModuleONNXModelException,
-    ORTModuleTorchModelException,
-)
+from onward.torch.ortmodule._fallback import AttributesChanged, ORTModuleTorchModelException
 from onward.torch.ortmodule.call import Call, Results, invoke
 from onward.torch.ortmodule.dropout import Drawn, Draws
 from onward.torch.ortmodule.fingerprint import Fingerprint, hooks
-
-# Of the largest element. Rounding of single precision gives 1e-5 to 1e-4; what gives more is looked at in double
-# precision, so a constant that is wrong by half a percent cannot hide.
-_TOLERANCE = {torch.float64: 1e-6, torch.float16: 5e-2}
-_USUAL_TOLERANCE = 1e-3
-# Gradients that cancel out, of a bias before a normalisation for instance, are noise: measured by the largest of all.
-_NOISE = 1e-3
-# Some modules amplify rounding, deep ones that normalise small batches for instance. A graph may be this many times as
-# far from double precision as torch itself, provided that torch is not much further off than usual.
-_TIMES_ROUNDING, _MOST_ROUNDING = 4.0, 5e-2
 
 
 @dataclass
@@ -158,55 +143,3 @@ def _is_same(first: Any, second: Any) -> bool:
     if isinstance(first, tuple) and isinstance(second, tuple):
         return len(first) == len(second) and all(map(_is_same, first, second))
     return bool(np.array_equal(first, second)) if isinstance(first, np.ndarray) else first == second
-
-
-def require_equal(
-    what: str,
-    found: Sequence[torch.Tensor | None],
-    expected: Sequence[torch.Tensor | None],
-    double: Callable[[], Sequence[torch.Tensor | None] | None],
-    noise: float = _NOISE,
-) -> None:
-    """Raise where tensors of a graph are not those of torch; `double` are those of double precision, if there are."""
-    scales = [_largest(tensor) for tensor in expected if tensor is not None and tensor.dtype.is_floating_point]
-    floor = noise * max(scales, default=0.0)
-    for index, (got, wanted) in enumerate(zip(found, expected, strict=True)):
-        if wanted is None or got is None:
-            if (wanted is None) != (got is None) and _largest(got if wanted is None else wanted) > 0:
-                raise ORTModuleONNXModelException(f"{what} {index} is there in one of graph and torch, not in both")
-            continue
-        if got.dtype != wanted.dtype or got.shape != wanted.shape:
-            raise ORTModuleONNXModelException(
-                f"{what} {index} of the graph is {got.dtype} {list(got.shape)}, that of torch {wanted.dtype} "
-                f"{list(wanted.shape)}"
-            )
-        if not wanted.dtype.is_floating_point:
-            if not torch.equal(got, wanted):
-                raise ORTModuleONNXModelException(f"{what} {index} of the graph is another than that of torch")
-            continue
-        tolerance = _TOLERANCE.get(wanted.dtype, _USUAL_TOLERANCE)
-        limit = tolerance * max(_largest(wanted), floor, 1e-30)
-        if not torch.allclose(got.double(), wanted.double(), rtol=0, atol=limit, equal_nan=True):
-            exact = double()
-            if exact is not None and _is_rounding(got, wanted, exact[index]):
-                continue
-            worst = (got.double() - wanted.double()).abs().max()
-            raise ORTModuleONNXModelException(
-                f"{what} {index} of the graph differs from that of torch by {worst:.2e}, where its largest element is "
-                f"{_largest(wanted):.2e}"
-            )
-
-
-def _is_rounding(got: torch.Tensor, wanted: torch.Tensor, exact: torch.Tensor | None) -> bool:
-    if exact is None or exact.dtype != torch.float64 or exact.shape != wanted.shape:
-        return False
-    ours, theirs = (float((tensor.double() - exact).abs().max()) for tensor in (got, wanted))
-    return theirs <= _MOST_ROUNDING * _largest(exact) and ours <= _TIMES_ROUNDING * theirs  # NaN is not
-
-
-def _largest(tensor: torch.Tensor | None) -> float:
-    if tensor is None or tensor.numel() == 0:
-        return 0.0
-    finite = tensor.detach().double()
-    finite = finite[finite.isfinite()]
-    return float(finite.abs().max()) if finite.numel() else 0.0
