@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks.works import MobileNetV2
 from torch import nn
 
-from benchmarks.works import MobileNetV2
 from onward.torch import ORTModule
 from onward.torch.ortmodule import comparison
 
