@@ -11,6 +11,7 @@ import contextlib
 import copy
 import inspect
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
