@@ -53,7 +53,7 @@ test-runtimes: $(RUNTIMES:%=$(PEERS)/onnxruntime-%/created) ## prove training gr
 	done
 
 .PHONY: test-web
-test-web: $(VENV)/test ## install onward-web's packages, build it, and train in Node and in wasm
+test-web: $(VENV)/test ## install onward-web's packages, build it, and train in Node, in wasm and in Chromium
 	cd web && npm ci --ignore-scripts --no-audit --no-fund && npm run check && npm run build
 	$(PY) -m pytest tests/edge
 

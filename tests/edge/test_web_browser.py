@@ -90,7 +90,7 @@ def test_errors_cross_the_worker(happened: tuple[dict[str, Any], Path]) -> None:
     assert result["refused"] == {"message": "the labels labels must be from 0 to 2, but there is 7", "known": True}
     assert result["unknown"] == {"message": "there is no input wrong; a batch has input, labels", "known": True}
     assert result["function"].startswith("functions and generators cannot be sent to a worker")
-    assert "manifest.json cannot be had from" in result["missing"]
+    assert result["missing"].endswith("/nowhere/manifest.json cannot be had: 404 Not Found")
     assert result["complaints"] == []
 
 
