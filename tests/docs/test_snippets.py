@@ -32,6 +32,7 @@ LANGUAGES = ("python", "sh", "console")
 
 # How many snippets do not run, by reason. One more is a decision, and each has to be said in the document.
 NOT_RUN = {
+    "a part of the program above": 1,
     "it installs packages": 5,
     "it waits for other processes": 2,
     "it starts ray": 1,
@@ -104,7 +105,7 @@ def test_marks_are_understood() -> None:
     for path in DOCUMENTS:
         text = path.read_text("utf-8")
         understood = sum(len(MARK.findall(found["marks"])) for found in BLOCK.finditer(text))
-        others = re.findall(r"^<!-- (?!begin |end )", text, re.MULTILINE)
+        others = re.findall(r"^<!-- (?!begin |end |make edge-table writes this|to here)", text, re.MULTILINE)
         assert understood == len(others), path.name
 
 
