@@ -60,11 +60,17 @@ def alone(case: str, side: str) -> dict[str, float]:
     """Of this process: the seconds of the first call and what they went to, and MiB at most of later steps."""
     step, module = step_of(case, side)
     loaded = memory("VmRSS")
+    found: dict[str, float] = {}
+    if isinstance(module, ORTModule):
+        # What the first export of a process loads and keeps, whatever it exports.
+        start = time.perf_counter()
+        torch.sum(ORTModule(torch.nn.Linear(1, 1))(torch.ones(2, 1))).backward()  # type: ignore[no-untyped-call]
+        found = {"exporter": time.perf_counter() - start, "exporter_mib": memory("VmRSS") - loaded}
     start = time.perf_counter()
     step(0)
     if isinstance(module, ORTModule) and not _plans(module):
         step(1)  # modules that note something at their first call, as BERT does, are exported at the second
-    found = {"first": time.perf_counter() - start}
+    found["first"] = time.perf_counter() - start
     if isinstance(module, ORTModule):
         (plan,) = _plans(module)
         found |= plan.seconds
@@ -157,9 +163,9 @@ def page(rows: dict[str, Row], threads: int) -> str:
             [title, *(row.time(side) for side in SIDES), f"{row.ratio:.2f}", f"{row.processor_ratio:.2f}", target]
         )
         spans = [f"{ours[span]:.2f}" for span in ("export", "build", "comparison")]
-        first.append([title, f"{theirs['first']:.2f}", f"{ours['first']:.2f}", *spans])
+        first.append([title, f"{theirs['first']:.2f}", f"{ours['first']:.2f}", *spans, f"{ours['exporter']:.2f}"])
         mib = [f"{side['mib']:.0f}" for side in (theirs, ours)]
-        room.append([title, *mib, f"{ours['mib'] / theirs['mib']:.2f}", f"{ours['first_mib']:.0f}"])
+        room.append([title, *mib, f"{ours['exporter_mib']:.0f}", f"{ours['first_mib']:.0f}"])
     return "\n".join(
         [
             f"# ORTModule, {datetime.date.today().isoformat()}",
@@ -170,9 +176,12 @@ def page(rows: dict[str, Row], threads: int) -> str:
             "",
             table(["step, ms", *SIDES, "ratio", "of processor time", "target"], times),
             "",
-            table(["first step, s", *SIDES, "of it export", "build", "comparison with torch"], first),
+            table(
+                ["first step, s", *SIDES, "of it export", "build", "comparison with torch", "before: loading exporters"],
+                first,
+            ),
             "",
-            table(["peak memory above the module, MiB", *SIDES, "ratio", "of our first call"], room),
+            table(["peak memory above the module, MiB", *SIDES, "of it exporters", "of our first call"], room),
             "",
         ]
     )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import gc
 import random
 import warnings
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -165,6 +168,22 @@ def test_a_policy_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORTMODULE_FALLBACK_POLICY", "FALLBACK_SOMETIMES")
     with pytest.raises(OnwardError, match="FALLBACK_UNSUPPORTED_DATA"):
         ORTModule(nn.Linear(2, 2))
+
+
+def test_reasons_keep_neither_arguments_nor_copies_of_the_module() -> None:
+    module = ORTModule(Function(_without_gradients, fc=nn.Linear(2, 2)))
+    for again in range(2):
+        x = torch.randn(3, 2)
+        alive = weakref.ref(x)
+        with pytest.warns(FallbackWarning) if not again else contextlib.nullcontext():
+            module(x)
+        del x
+        gc.collect()
+        assert alive() is None
+        assert not module.runs_on_onnxruntime(torch.randn(3, 2))
+    (error,) = (error for plans in module._plans.values() for error in plans.values())
+    assert isinstance(error, ORTModuleFallbackException)
+    assert error.__traceback__ is None
 
 
 def test_data_parallel_is_left_to_torch() -> None:

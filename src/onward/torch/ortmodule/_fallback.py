@@ -102,6 +102,15 @@ def policy_of_environment() -> _FallbackPolicy:
     return policy
 
 
+def without_frames(error: ORTModuleFallbackException) -> ORTModuleFallbackException:
+    """The error, in place, without what was going on: it is kept, and there were arguments and copies of the module."""
+    found: BaseException | None = error
+    while found is not None and found.__traceback__ is not None:
+        found.__traceback__ = None
+        found = found.__cause__ or found.__context__
+    return error
+
+
 def retries() -> bool:
     """Whether `ORTMODULE_FALLBACK_RETRY` asks to try again at every call what has failed before."""
     return os.environ.get(RETRY_VARIABLE, "").strip().lower() in ("1", "true", "yes", "on")

@@ -22,6 +22,7 @@ from onward.torch.ortmodule._fallback import (
     ORTModuleTorchModelException,
     policy_of_environment,
     retries,
+    without_frames,
 )
 from onward.torch.ortmodule._logger import logger_of
 from onward.torch.ortmodule.call import DTYPES, FLAT, Call, Caller
@@ -158,17 +159,19 @@ class ORTModule(nn.Module):
             return self.module(*args, **kwargs)
         try:
             if isinstance(self._reason, ORTModuleFallbackException):
-                raise self._reason
+                raise without_frames(self._reason)
             return self._run_graph(args, kwargs)
         except ORTModuleFallbackException as error:
             self._leave_to_torch(error)
+            without_frames(error)
             return self.module(*args, **kwargs)
 
     def runs_on_onnxruntime(self, *args: Any, **kwargs: Any) -> bool:
         """Whether a call with these arguments runs on onnxruntime; if not, torch runs it. Exports what is needed."""
         try:
             self._find(args, kwargs)
-        except ORTModuleFallbackException:
+        except ORTModuleFallbackException as error:
+            without_frames(error)
             return False
         return True
 
