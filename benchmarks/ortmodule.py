@@ -177,7 +177,7 @@ def page(rows: dict[str, Row], threads: int) -> str:
             table(["step, ms", *SIDES, "ratio", "of processor time", "target"], times),
             "",
             table(
-                ["first step, s", *SIDES, "of it export", "build", "comparison with torch", "before: loading exporters"],
+                ["first step, s", *SIDES, "of it export", "build", "comparison", "before: exporters"],
                 first,
             ),
             "",
