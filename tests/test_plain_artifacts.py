@@ -11,13 +11,13 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import numpy_helper
 from safetensors import safe_open
 
 import onward
 from onward import onnxblock, optim
 from onward.api import CheckpointState, Module, Optimizer
 from onward.artifacts import generate_artifacts
+from tests.stateful_network import stateful_network
 
 RANDOM = np.random.default_rng(1)
 X, TARGET = (RANDOM.normal(size=(8, size)).astype(np.float32) for size in (5, 3))
@@ -25,20 +25,7 @@ X, TARGET = (RANDOM.normal(size=(8, size)).astype(np.float32) for size in (5, 3)
 
 def network(names: dict[str, str] | None = None) -> onnx.ModelProto:
     """Parameters, running statistics and a Dropout."""
-    model = onnx.parser.parse_model("""
-        <ir_version: 8, opset_import: ["": 17]>
-        net (float[N, 5] x) => (float[N, 3] y) {
-            h = MatMul(x, w1)
-            n, mean_1, var_1 = BatchNormalization<training_mode = 1>(h, scale, shift, mean, var)
-            d = Dropout(n, ratio, on)
-            y = MatMul(d, w2)
-        }
-    """)
-    random = np.random.default_rng(0)
-    weights = {"w1": random.normal(size=(5, 6)), "w2": random.normal(size=(6, 3)), "ratio": 0.25}
-    weights |= {"scale": np.ones(6), "shift": np.zeros(6), "mean": np.full(6, 0.5), "var": np.full(6, 2.0)}
-    tensors = {name: np.asarray(array, np.float32) for name, array in weights.items()} | {"on": np.array(True)}
-    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in tensors.items())
+    model = stateful_network(inputs=5)
     for node in model.graph.node:
         node.input[:] = [(names or {}).get(name, name) for name in node.input]
     for tensor in model.graph.initializer:

@@ -17,30 +17,12 @@ from safetensors.numpy import load_file, save_file
 
 import onward
 from onward.signature import METADATA_KEY
+from tests.stateful_network import stateful_network
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "train_in_node.mjs"
 RATE = np.array(0.05, np.float32)
 X = np.random.default_rng(1).normal(size=(8, 4)).astype(np.float32)
 TARGET = np.random.default_rng(2).normal(size=(8, 3)).astype(np.float32)
-
-
-def network() -> onnx.ModelProto:
-    """Every kind of state: parameters, running statistics, and the seed of a Dropout."""
-    model = onnx.parser.parse_model("""
-        <ir_version: 8, opset_import: ["": 17]>
-        net (float[N, 4] x) => (float[N, 3] y) {
-            h = MatMul(x, w1)
-            n, mean_1, var_1 = BatchNormalization<training_mode = 1>(h, scale, shift, mean, var)
-            d = Dropout(n, ratio, on)
-            y = MatMul(d, w2)
-        }
-    """)
-    random = np.random.default_rng(0)
-    weights = {"w1": random.normal(size=(4, 6)), "w2": random.normal(size=(6, 3)), "ratio": 0.25}
-    weights |= {"scale": np.ones(6), "shift": np.zeros(6), "mean": np.full(6, 0.5), "var": np.full(6, 2.0)}
-    tensors = {name: np.asarray(array, np.float32) for name, array in weights.items()} | {"on": np.array(True)}
-    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in tensors.items())
-    return model
 
 
 def signature(step: onnx.ModelProto) -> dict[str, dict[str, str]]:
@@ -62,8 +44,8 @@ def train(step: onnx.ModelProto, state: dict[str, np.ndarray], steps: int = 4) -
 
 
 def test_every_input_is_required():
-    step = onward.training_step(network(), "mse", onward.optim.adagrad(initial_accumulator_value=0.25), seed=5)
-    initial = onward.initial_state(step, network())
+    step = onward.training_step(stateful_network(), "mse", onward.optim.adagrad(initial_accumulator_value=0.25), seed=5)
+    initial = onward.initial_state(step, stateful_network())
     roles = signature(step)["inputs"]
     state = [name for name, role in roles.items() if role in ("parameter", "slot", "buffer", "seed")]
     assert list(initial) == state
@@ -74,7 +56,7 @@ def test_every_input_is_required():
         kind = inputs[name].type.tensor_type
         assert [dim.dim_value for dim in kind.shape.dim] == list(array.shape)
         assert helper.tensor_dtype_to_np_dtype(kind.elem_type) == array.dtype
-    weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in network().graph.initializer}
+    weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in stateful_network().graph.initializer}
     for name in ("w1", "w2", "mean", "var"):
         np.testing.assert_array_equal(initial[name], weights[name])
         assert initial[name].flags.writeable
@@ -85,13 +67,13 @@ def test_every_input_is_required():
 
 def test_the_three_places_of_the_initial_state_are_equal(tmp_path: Path):
     file = tmp_path / "start"
-    step = onward.training_step(network(), "mse", seed=5, checkpoint=file)
-    stored, computed = load_file(file), onward.initial_state(step, network())
+    step = onward.training_step(stateful_network(), "mse", seed=5, checkpoint=file)
+    stored, computed = load_file(file), onward.initial_state(step, stateful_network())
     assert stored.keys() == computed.keys()
     for name, array in computed.items():
         np.testing.assert_array_equal(stored[name], array)
         assert stored[name].dtype == array.dtype
-    whole = onward.training_step(network(), "mse", seed=5, self_contained=True)
+    whole = onward.training_step(stateful_network(), "mse", seed=5, self_contained=True)
     assert {tensor.name for tensor in whole.graph.initializer} >= computed.keys()
     losses, state = train(step, computed)
     assert losses[-1] < losses[0]
@@ -100,33 +82,33 @@ def test_the_three_places_of_the_initial_state_are_equal(tmp_path: Path):
     for name, array in final.items():
         np.testing.assert_array_equal(array, state[name])
     onnx.save(step, tmp_path / "step.onnx")
-    assert onward.initial_state(tmp_path / "step.onnx", network()).keys() == computed.keys()
+    assert onward.initial_state(tmp_path / "step.onnx", stateful_network()).keys() == computed.keys()
 
 
 def test_inputs_of_the_model_that_have_default_values_are_weights():
     """Files of the older kind list every initializer as an input too; newer ones may."""
-    model = network()
+    model = stateful_network()
     model.graph.input.append(helper.make_tensor_value_info("w2", TensorProto.FLOAT, [6, 3]))
     step = onward.training_step(model, "mse")
     names = [value.name for value in step.graph.input]
     assert len(names) == len(set(names))
     assert signature(step)["inputs"]["w2"] == "parameter"
-    plain = onward.training_step(network(), "mse")
+    plain = onward.training_step(stateful_network(), "mse")
     losses, _ = train(step, onward.initial_state(step, model))
-    assert losses == train(plain, onward.initial_state(plain, network()))[0]
+    assert losses == train(plain, onward.initial_state(plain, stateful_network()))[0]
 
 
 def test_mistakes(tmp_path: Path):
-    step = onward.training_step(network(), "mse")
-    other = network()
+    step = onward.training_step(stateful_network(), "mse")
+    other = stateful_network()
     other.graph.initializer[0].name = "renamed"
     other.graph.node[0].input[1] = "renamed"
     with pytest.raises(onward.OnwardError, match="the step trains 'w1', which the model does not have: it was made"):
         onward.initial_state(step, other)
     with pytest.raises(onward.OnwardError, match=r"it was not made by onward\.training_step"):
-        onward.initial_state(network(), network())
+        onward.initial_state(stateful_network(), stateful_network())
     with pytest.raises(onward.OnwardError, match="there is no directory"):
-        onward.training_step(network(), "mse", checkpoint=tmp_path / "nowhere" / "start")
+        onward.training_step(stateful_network(), "mse", checkpoint=tmp_path / "nowhere" / "start")
 
 
 def node_modules(package: str) -> Path:
@@ -145,14 +127,14 @@ def node_modules(package: str) -> Path:
 def test_javascript_trains_as_python_does(package: str, tmp_path: Path):
     (tmp_path / "node_modules").symlink_to(node_modules(package))
     script = shutil.copy(EXAMPLE, tmp_path)
-    step = onward.training_step(network(), "mse", onward.optim.adamw(clip=1.0), checkpoint=tmp_path / "start")
+    step = onward.training_step(stateful_network(), "mse", onward.optim.adamw(clip=1.0), checkpoint=tmp_path / "start")
     onnx.save(step, tmp_path / "step.onnx")
     save_file({"x": X, "target": TARGET}, tmp_path / "data")
     command = ["node", script, "step.onnx", "start", "data", "trained", "20", str(RATE)]
     environment = {**os.environ, "ORT_PACKAGE": package}
     ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr
-    losses, state = train(step, onward.initial_state(step, network()), 20)
+    losses, state = train(step, onward.initial_state(step, stateful_network()), 20)
     assert losses[-1] < losses[0] / 2
     # The same kernels in other builds, which may add in another order.
     np.testing.assert_allclose(json.loads(ran.stdout), losses, rtol=1e-6)
