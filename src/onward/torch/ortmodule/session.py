@@ -9,6 +9,7 @@ import torch
 from torch.utils.dlpack import from_dlpack, to_dlpack  # type: ignore[attr-defined]
 
 from onward.runtime.exchange import ExchangeSession
+from onward.torch.threads import rest_openmp
 
 
 class TensorSession:
@@ -32,6 +33,7 @@ class TensorSession:
                 feeds.append((to_dlpack(tensor.view(torch.uint8)), True))
             else:
                 feeds.append((to_dlpack(tensor), False))
+        rest_openmp()
         capsules, booleans = self._session.run(feeds, is_empty=is_empty)
         results = [from_dlpack(capsule) for capsule in capsules]
         for index in booleans:
