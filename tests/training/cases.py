@@ -200,6 +200,36 @@ def _products() -> Iterator[Case]:
     yield Case("products of one row", biased, {"x": (1, 4)}, {"w": (4, 1), "b": (1,)})
 
 
+def _views() -> Iterator[Case]:
+    """Shapes that a program has computed from those of tensors."""
+    heads = """s = Shape(x) n = Gather(s, first) r = Concat<axis=0>(n, five, rest, four) h = Reshape(x, r)
+        t = Transpose<perm=[0,2,1,3]>(h) a = Tanh(t) u = Transpose<perm=[0,2,1,3]>(a) c = Concat<axis=0>(n, five, rest)
+        v = Reshape(u, c) y = Add(v, b)"""
+    numbers = "int64[1] first = {0}, int64[1] rest = {-1}, int64[1] four = {4}, int64[1] five = {5}"
+    yield Case("heads of computed shapes", heads, {"x": (2, 5, 8)}, {"b": (8,)}, settings=numbers)
+    keys = """s = Shape(x) l = Slice(s, start, before) m = Slice(s, before, last) k = Slice(s, last, end)
+        stack = Concat<axis=0>(last, m, k) r = Reshape(x, stack) t = Transpose<perm=[0,2,1]>(r)
+        back = Concat<axis=0>(l, k, m) u = Reshape(t, back) p = MatMul(x, u) y = Tanh(p)"""
+    places = """int64[1] start = {0}, int64[1] before = {-2}, int64[1] last = {-1},
+        int64[1] end = {9223372036854775807}"""
+    yield Case("keys turned in a stack", keys, {"x": (2, 3, 4, 5)}, settings=places)
+    yield Case("square keys turned in a stack", keys, {"x": (2, 3, 4, 4)}, settings=places)
+    other = keys.replace("(l, k, m)", "(l, m, k)").replace("MatMul(x, u)", "Mul(x, u)")
+    yield Case("a stack put back in another shape", other, {"x": (2, 3, 4, 5)}, settings=places)
+    turned = "s = Shape(x) n = Gather(s, first) r = Concat<axis=0>(four, n) h = Reshape(x, r) y = MatMul(x, h)"
+    yield Case("sizes in other places", turned, {"x": (3, 4)}, settings=numbers)
+    spread = """s = Shape(x) n = Gather(s, first) r = Concat<axis=0>(n, four)
+        f = ConstantOfShape<value = int64[1] {-1}>(two) e = Equal(r, f)
+        o = ConstantOfShape<value = int64[1] {1}>(two) w = Where(e, o, r)
+        h = Expand(b, w) m = Mul(h, x) y = Tanh(m)"""
+    counts = f"{numbers}, int64[1] two = {{2}}"
+    yield Case("expanded to a computed shape", spread, {"x": (3, 4)}, {"b": (1, 4)}, settings=counts)
+    positions = """s = Shape(x) n = Slice(s, one, two) p = Slice(w, zero, n, one) h = Add(x, p) f = Flatten<axis=2>(h)
+        y = Tanh(f)"""
+    cuts = "int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}"
+    yield Case("as many positions as there are", positions, {"x": (2, 3, 4)}, {"w": (1, 6, 4)}, settings=cuts)
+
+
 def _losses() -> Iterator[Case]:
     tied = """e = Gather(t, i) h = Tanh(e) u = Transpose<perm=[1,0]>(t) s = MatMul(h, u)
         y = SoftmaxCrossEntropyLoss<reduction="mean">(s, k)"""
@@ -208,7 +238,8 @@ def _losses() -> Iterator[Case]:
         yield Case(f"tied embedding of {classes}", tied, {}, {"t": (classes, 3)}, labels=labels, opset=18)
     scores = "h = MatMul(x, w) s = Add(h, b) y = SoftmaxCrossEntropyLoss(s, k)"
     shapes = {"w": (3, 1024), "b": (1024,)}
-    yield Case("many classes", scores, {"x": (5, 3)}, shapes, labels={"k": (5, 1024)})
+    every = ("static", "batch", "symbolic")
+    yield Case("many classes", scores, {"x": (5, 3)}, shapes, labels={"k": (5, 1024)}, layouts=every)
     sequence = """h = MatMul(x, w) f = Reshape(h, flat) y = SoftmaxCrossEntropyLoss(f, k)"""
     flat = "int64[2] flat = {-1, 1024}"
     yield Case(
@@ -218,6 +249,6 @@ def _losses() -> Iterator[Case]:
 
 CASES = {
     case.name: case
-    for family in (_maxima, _convolutions, _normalisations, _activations, _products, _losses)
+    for family in (_maxima, _convolutions, _normalisations, _activations, _products, _views, _losses)
     for case in family()
 }

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from onward.graph.emitter import Emitter, Operand
 from onward.graph.opsets import NeedsOpsetError, all_schemas, schema
-from onward.graph.shapes import Dim, dims, same_dims, static_shape
+from onward.graph.shapes import Dim, dims, same_dims, static_shape, target_in_numbers
 
 
 class Builder(Emitter):
@@ -176,12 +176,11 @@ class Builder(Emitter):
         """`x` with the shape of `like`, which has as many elements."""
         if same_dims(dims(x), dims(like)):
             return x
-        known = dims(like)
-        unknown = [] if known is None else [dim for dim in known if not isinstance(dim, int)]
-        # One free dimension can be inferred from the number of elements, unless that number may be zero.
-        if known is not None and (not unknown or (len(unknown) == 1 and 0 not in known)):
-            return self.reshape(x, [dim if isinstance(dim, int) else -1 for dim in known])
-        return self.reshape(x, self.shape(like), exact=True)
+        shape = static_shape(like)
+        if shape is not None:
+            return self.reshape(x, shape)
+        target = target_in_numbers(dims(x), dims(like))
+        return self.reshape(x, self.shape(like), exact=True) if target is None else self.Reshape(x, target)
 
     def expand_like(self, x: ir.Value, like: ir.Value) -> ir.Value:
         """`x` broadcast to the shape of `like`."""

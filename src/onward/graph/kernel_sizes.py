@@ -301,4 +301,9 @@ _RULES: dict[str, Callable[[ir.Node, Shape], Shape | None]] = {
 
 def doubtful(graphs: Iterable[ir.Graph]) -> list[ir.Node]:
     """The nodes whose sizes are to be compared."""
-    return [node for graph in graphs for node in graph if node.op_type in _RULES and node.domain == ""]
+    return [node for graph in graphs for node in graph if is_doubtful(node)]
+
+
+def is_doubtful(node: ir.Node) -> bool:
+    """Whether the sizes that a node makes may be others than inference says."""
+    return node.op_type in _RULES and node.domain == ""

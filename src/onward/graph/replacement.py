@@ -28,12 +28,13 @@ def emitting_before(op: Builder, node: ir.Node) -> Iterator[None]:
     graph.insert_before(node, emitted[::-1])
 
 
-def replace_node(op: Builder, node: ir.Node, replacement: Replacement) -> None:
+def replace_node(op: Builder, node: ir.Node, replacement: Replacement) -> bool:
     """Emit a replacement of `node`, if there is one; its values take over the names of the outputs."""
     with emitting_before(op, node):
         values = replacement(op, node)
     if values is None:
-        return
+        return False
     for old, new in zip(node.outputs, values, strict=False):
         take_over(old, new)
     op.graph.remove(node, safe=True)
+    return True

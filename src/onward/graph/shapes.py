@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
@@ -69,6 +69,24 @@ def same_dims(a: Iterable[Dim] | None, b: Iterable[Dim] | None) -> bool:
         return False
     a, b = tuple(a), tuple(b)
     return a == b and None not in a
+
+
+def target_in_numbers(x: Sequence[Dim] | None, y: Sequence[Dim] | None) -> list[int] | None:
+    """What Reshape takes to make a tensor of shape y of one of shape x: 0 is a size that has the same place in x.
+
+    There is no -1, which an empty x has no answer to, unless for the only size that is no number.
+    """
+    if y is None or 0 in y:
+        return None
+    x = x or ()
+    target = []
+    for axis, size in enumerate(y):
+        if isinstance(size, int):
+            target.append(size)
+        else:
+            target.append(0 if size is not None and axis < len(x) and x[axis] == size else -1)
+    free = target.count(-1)
+    return target if not free or (free == 1 and 0 not in target) else None
 
 
 def is_placeholder(dim: Dim) -> bool:

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from onward.graph.nodes import all_values, attribute, constant_of, input_at, is_used
 from onward.graph.provenance.record import OPERATION
+from onward.graph.shapes import is_placeholder
 from onward.torch.ortmodule._fallback import ORTModuleTorchModelException
 
 MASK = "random"
@@ -160,9 +161,15 @@ def _replace_noise(model: ir.Model, node: ir.Node, masks: list[Mask]) -> None:
 def _new_input(model: ir.Model, node: ir.Node, like: ir.Value, kind: str, masks: list[Mask]) -> ir.Value:
     if node.graph is not model.graph or like.shape is None:
         raise ORTModuleTorchModelException(f"{node.op_type} is inside of a loop or a branch, or of unknown shape")
-    given = ir.Value(name=f"{MASK}_{len(masks)}", type=like.type, shape=ir.Shape(list(like.shape)))
+    sizes = _sizes(node, like)
+    # It is drawn in these sizes, so they are true. Arithmetic with several of them is no name, nor what inference
+    # has only numbered.
+    names = [
+        size if isinstance(size, int) or (size.isidentifier() and not is_placeholder(size)) else None for size in sizes
+    ]
+    given = ir.Value(name=f"{MASK}_{len(masks)}", type=like.type, shape=ir.Shape(names))
     model.graph.inputs.append(given)
-    masks.append(Mask(given.name or "", _sizes(node, like), kind))
+    masks.append(Mask(given.name or "", sizes, kind))
     return given
 
 

@@ -13,18 +13,21 @@ import onnx_ir as ir
 from onward.autodiff.sweep import differentiable_path
 from onward.graph.builder import Builder
 from onward.graph.inference import infer_shapes
+from onward.graph.propagation import name_sizes
 from onward.graph.replacement import Replacement, replace_node
 from onward.training.forms.channels import put_channels_first
 from onward.training.forms.depthwise import depthwise_convolution
 from onward.training.forms.pooling import maximum
 from onward.training.forms.selection import select_before_moving
 from onward.training.forms.statistics import batch_normalization
+from onward.training.forms.views import leading_to_doubt, view
 
 _FORMS: dict[str, Replacement] = {
     "BatchNormalization": batch_normalization,
     "Conv": depthwise_convolution,
     "Gather": select_before_moving,
     "MaxPool": maximum,
+    "Reshape": view,
 }
 # Those that onnxruntime folds and packs when it loads the model, if their weights are frozen.
 _WITH_WEIGHTS = ("BatchNormalization", "Conv")
@@ -38,6 +41,7 @@ def choose_forms(
     By default, that is the loss, its first output.
     """
     graph = model.graph
+    name_sizes(graph)  # where sizes have names, gradients need not find out what was broadcast
     # Outputs by place: a node that is replaced is not the producer of its output any more.
     places = [0] if outputs is None else [index for index, value in enumerate(graph.outputs) if value in outputs]
     values = [value for value in (*graph.inputs, *graph.initializers.values()) if value.name in trainable]
@@ -45,11 +49,11 @@ def choose_forms(
     if put_channels_first(op, path, carrying):
         infer_shapes(model)
         path, carrying = differentiable_path(graph, values, [graph.outputs[index] for index in places])
-    before = len(graph)
+    changed, computed = False, leading_to_doubt(graph)
     for node in path:
         form = _FORMS.get(node.op_type) if node.domain == "" else None
         frozen = node.op_type in _WITH_WEIGHTS and not any(value in carrying for value in node.inputs[1:])
-        if form is not None and not frozen:
-            replace_node(op, node, form)
-    if len(graph) != before:
+        if form is not None and not frozen and not (form is view and node in computed):
+            changed |= replace_node(op, node, form)
+    if changed:
         infer_shapes(model)  # rules ask for the shapes of what was emitted

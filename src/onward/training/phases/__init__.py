@@ -27,6 +27,7 @@ from onward.graph.naming import free_name, listed, quoted
 from onward.graph.nodes import all_values
 from onward.graph.parameters import parameters as parameters_of
 from onward.graph.prepare import ModelLike, load, prepare
+from onward.graph.propagation import name_sizes
 from onward.graph.proto import drop_map_outputs
 from onward.graph.shapes import is_floating
 from onward.graph.upgrade import in_lowest_opset, upgrade
@@ -192,7 +193,8 @@ def _phases(prepared: ir.Model, wanted: list[str], parameters: list[str], ends: 
         publish(gradient, published[name], graph)
     lower(op, nodes)
     remove_unused(model)
-    infer_shapes(model)  # sizes decide what is kept
+    infer_shapes(model)
+    name_sizes(graph)  # sizes decide what is kept, and are those of the inputs of the second graph
 
     count = len(results)  # lowering may have replaced the values
     results, made = list(graph.outputs[:count]), list(graph.outputs[count:])
