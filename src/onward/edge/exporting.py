@@ -12,8 +12,8 @@ from typing import Any
 import onnx_ir as ir
 
 from onward.autodiff.registry import custom_operators
-from onward.edge import manifest as describing
-from onward.edge.folder import FORMAT, MANIFEST, STATE_FORMAT, VERSION
+from onward.edge.folder import MANIFEST, STATE_FORMAT
+from onward.edge.manifest import describe, describe_frozen
 from onward.edge.models import Models, build
 from onward.edge.parts import parts_of
 from onward.edge.placement import PROVIDERS, in_words
@@ -32,7 +32,7 @@ from onward.runtime.files import replacing_together
 from onward.runtime.ort_format import convert_to_ort_format
 from onward.runtime.tensorfile import Entry, write
 from onward.signature import Role
-from onward.training.description import describe_file, opset_of, versions
+from onward.training.description import describe_file
 from onward.training.initial import initial_tensors
 
 TARGETS = ("wasm", "webgpu", "native")
@@ -119,18 +119,9 @@ def export(
     forward = _prepared(model, trainable, separate_shared)
     with narrow_numbers(target == "webgpu"):
         models = build(forward, loss, recipe, trainable=trainable, frozen=frozen, loss_inputs=loss_inputs, seed=seed)
-    described = {
-        "format": FORMAT,
-        "version": VERSION,
-        "target": target,
-        "made_with": versions(),
-        "opset": opset_of(models.step),
-        "optimizer": {"name": recipe.name, "learning_rate": rate},
-        "schedule": None if schedule is None else schedule.describe(),
-        "classes": named,
-        **describing.describe_interface(models, seed),
-        "webgpu": describing.describe_placement(models) if target == "webgpu" else None,
-    }
+    described = describe(
+        models, recipe.name, target=target, learning_rate=rate, schedule=schedule, classes=named, seed=seed
+    )
     source = Path(model).resolve().parent if isinstance(model, (str, os.PathLike)) else Path.cwd()
     folder = Path(directory)
     with replacing_together(folder) as drafts:
@@ -189,7 +180,7 @@ def _write(models: Models, forward: ir.Model, drafts: Path, source: Path) -> dic
     files["checkpoint"] = describe_file(drafts / CHECKPOINT)
     if weights.places:
         places = {name: (forward.graph.initializers[name], place) for name, place in weights.places.items()}
-        files["frozen"] = describe_file(drafts / WEIGHTS, tensors=describing.describe_frozen(places))
+        files["frozen"] = describe_file(drafts / WEIGHTS, tensors=describe_frozen(places))
     else:
         (drafts / WEIGHTS).unlink()
         files["frozen"] = None

@@ -8,17 +8,44 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
+from onward.edge.folder import FORMAT, VERSION
 from onward.edge.models import Models
 from onward.edge.placement import kernels, placement, require_narrow
 from onward.edge.weights import Place
+from onward.optim.schedules import Schedule
 from onward.runtime.refusal import labels_in
 from onward.signature import Role, Signature
-from onward.training.description import describe_value, type_name
+from onward.training.description import describe_value, opset_of, type_name, versions
 
 _STATE = (Role.PARAMETER, Role.SLOT, Role.BUFFER)
 
 
-def describe_interface(models: Models, seed: int) -> dict[str, Any]:
+def describe(
+    models: Models,
+    optimizer: str,
+    *,
+    target: str,
+    learning_rate: float,
+    schedule: Schedule | None,
+    classes: list[str] | None,
+    seed: int,
+) -> dict[str, Any]:
+    """All but the files, which are written later."""
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "target": target,
+        "made_with": versions(),
+        "opset": opset_of(models.step),
+        "optimizer": {"name": optimizer, "learning_rate": learning_rate},
+        "schedule": None if schedule is None else schedule.describe(),
+        "classes": classes,
+        **_interface(models, seed),
+        "webgpu": _placement(models) if target == "webgpu" else None,
+    }
+
+
+def _interface(models: Models, seed: int) -> dict[str, Any]:
     """The inputs and outputs of the graphs, what each is for, and what the state begins with."""
     signature, step = models.signature, models.step.graph
     values = {value.name: value for value in (*step.input, *step.output)}
@@ -47,7 +74,7 @@ def describe_interface(models: Models, seed: int) -> dict[str, Any]:
     }
 
 
-def describe_placement(models: Models) -> dict[str, Any]:
+def _placement(models: Models) -> dict[str, Any]:
     """What WebGPU leaves to the processor; OnwardError where it refuses a graph."""
     graphs = {"step": models.step, "eval": models.evaluation, "inference": models.inference}
     for name, graph in graphs.items():

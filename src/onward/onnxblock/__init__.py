@@ -1,7 +1,7 @@
 """Layer 4: build models by stacking blocks, with the names and signatures of `onnxruntime.training.onnxblock`."""
 
 from onward.onnxblock import blocks, loss, optim
-from onward.onnxblock.blocks import Block
+from onward.onnxblock.block import Block
 from onward.onnxblock.checkpoint_utils import load_checkpoint_to_model, save_checkpoint
 from onward.onnxblock.model_accessor import base, custom_op_library, empty_base
 from onward.onnxblock.onnxblock import ForwardBlock, TrainingBlock

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,115 +14,33 @@ from onward.errors import OnwardError, UnknownValueError
 from onward.graph.builder import Builder
 from onward.onnxblock import model_accessor
 from onward.onnxblock._graph_utils import generate_graph_name
-from onward.onnxblock.checking import check_nodes_since
+from onward.onnxblock.block import Block
+from onward.onnxblock.construction import add_initializer, add_node, add_scalar, element_type, of_one_type
 from onward.onnxblock.tracing import trace
 
-
-class Block(ABC):
-    """What can be stacked on top of a model: a function from names of values to names of values.
-
-    Subclasses implement `build`, which changes `self.base` (with `onnx.helper`, or by calling other blocks) and
-    returns the names of what it made. Blocks keep no state of the model: they can be called many times, on many models
-    and in many threads. Subclasses need not call `__init__`. `temp_file_name` is accepted and not used: no file is
-    ever written.
-    """
-
-    def __init__(self, temp_file_name: str = "temp.onnx") -> None:
-        if os.path.isabs(temp_file_name):
-            raise OnwardError("Please pass in a relative path for the temp_file_name.")
-        self.temp_onnx_file_path = os.path.join(os.getcwd(), temp_file_name)
-        self.temp_external_data_file_name = f"{temp_file_name}.data"
-
-    @property
-    def base(self) -> onnx.ModelProto | None:
-        """The model to change; after `with onnxblock.base(...)`, the one that the block was called on last."""
-        accessor = model_accessor.active()
-        return vars(self).get("_last_base") if accessor is None else accessor.model
-
-    @base.setter
-    def base(self, model: onnx.ModelProto | None) -> None:
-        accessor = model_accessor.active()
-        if accessor is not None and model is not None:
-            accessor.model = model
-        vars(self)["_last_base"] = model
-
-    @abstractmethod
-    def build(self, *args: Any, **kwargs: Any) -> Any:
-        """Change the model; returns the names of the results."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._run(args, kwargs)
-
-    def _run(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        accessor = model_accessor.current()
-        vars(self)["_last_base"] = accessor.model
-        start = len(accessor.model.graph.node)
-        output = self.build(*args, **kwargs)
-        check_nodes_since(accessor, start, type(self).__name__)
-        return output
-
-    def infer_shapes_on_base(self) -> onnx.ModelProto:
-        """Write all types and shapes that can be inferred into the model."""
-        accessor = model_accessor.current()
-        inferred = accessor.inferred()
-        del accessor.model.graph.value_info[:]
-        accessor.model.graph.value_info.extend(inferred.graph.value_info)
-        return accessor.model
-
-
-def _add_node(
-    op_type: str,
-    inputs: Sequence[str],
-    *,
-    output: str | None = None,
-    name: str | None = None,
-    domain: str | None = None,
-    **attributes: Any,
-) -> str:
-    """Append a node with one output to the model; returns the name of the output."""
-    wrong = [name for name in inputs if not isinstance(name, str)]
-    if wrong:
-        raise OnwardError(f"a block takes names of values, not {wrong[0]!r}; blocks.Constant makes a value of a number")
-    output_name = generate_graph_name(output or f"{op_type.lower()}_output")
-    node_name = generate_graph_name(name or op_type)
-    node = onnx.helper.make_node(op_type, inputs, [output_name], node_name, domain=domain, **attributes)
-    model_accessor.current().model.graph.node.append(node)
-    return output_name
-
-
-def _add_initializer(token: str, values: Any, dtype: int = onnx.TensorProto.FLOAT) -> str:
-    """Append an initializer to the model; numbers become tensors of shape [1]."""
-    return _add_tensor(token, np.atleast_1d(_numbers(values, dtype)), dtype)
-
-
-def _add_scalar(token: str, value: float, dtype: int = onnx.TensorProto.FLOAT) -> str:
-    """The same with rank 0. The original's have shape [1], and so has all that is computed with them."""
-    return _add_tensor(token, _numbers(value, dtype), dtype)
-
-
-def _numbers(values: Any, dtype: int) -> np.ndarray:
-    try:
-        if values is not None:
-            return np.asarray(values, dtype=ir.DataType(dtype).numpy())
-    except (TypeError, ValueError):
-        pass
-    raise OnwardError(f"a block needs numbers, not {values!r}")
-
-
-def _add_tensor(token: str, array: np.ndarray, dtype: int) -> str:
-    name = generate_graph_name(token)
-    tensor = ir.serde.serialize_tensor(ir.tensor(array, dtype=ir.DataType(dtype), name=name))
-    model_accessor.current().model.graph.initializer.append(tensor)
-    return name
-
-
-def _element_type(name: str) -> int:
-    """The type of a value; float where it cannot be found out."""
-    try:
-        found: int = model_accessor.current().value_info(name).type.tensor_type.elem_type
-    except UnknownValueError:
-        found = onnx.TensorProto.UNDEFINED
-    return found or onnx.TensorProto.FLOAT
+__all__ = [
+    "Abs",
+    "Add",
+    "Block",
+    "Cast",
+    "Clip",
+    "Constant",
+    "Div",
+    "InputLike",
+    "LabelEncoder",
+    "Linear",
+    "Log",
+    "Mul",
+    "Neg",
+    "PassThrough",
+    "Pow",
+    "ReduceAllL2",
+    "ReduceMean",
+    "ReduceSum",
+    "SequenceConstruct",
+    "Sigmoid",
+    "Sub",
+]
 
 
 class _BinaryOp(Block):
@@ -137,28 +53,7 @@ class _BinaryOp(Block):
         self._op_name = op_name
 
     def build(self, input_name1: str, input_name2: str) -> str:
-        return _add_node(self._op_name, _of_one_type(input_name1, input_name2))
-
-
-def _of_one_type(*names: str) -> list[str]:
-    """The names, where constants of this module take the type of the value that they meet."""
-    accessor = model_accessor.current()
-    constants = accessor.constants.intersection(names)
-    others = [name for name in names if name not in constants]
-    if not constants or not others:
-        return list(names)
-    dtype = _element_type(others[0])
-    return [_converted(accessor, name, dtype) if name in constants else name for name in names]
-
-
-def _converted(accessor: model_accessor.ModelAccessor, name: str, dtype: int) -> str:
-    tensor = next((tensor for tensor in accessor.model.graph.initializer if tensor.name == name), None)
-    if tensor is None or tensor.data_type == dtype or dtype not in (int(t) for t in _FLOATS):
-        return name
-    return _add_scalar("initializer", float(onnx.numpy_helper.to_array(tensor)), dtype)
-
-
-_FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+        return add_node(self._op_name, of_one_type(input_name1, input_name2))
 
 
 class Add(_BinaryOp):
@@ -197,8 +92,8 @@ class Pow(Block):
         self._exponent = exponent
 
     def build(self, pow_input_name: str) -> str:
-        exponent = _add_initializer("pow_exponent", self._exponent, _element_type(pow_input_name))
-        return _add_node("Pow", [pow_input_name, exponent])
+        exponent = add_initializer("pow_exponent", self._exponent, element_type(pow_input_name))
+        return add_node("Pow", [pow_input_name, exponent])
 
 
 class _UnaryOp(Block):
@@ -212,7 +107,7 @@ class _UnaryOp(Block):
         self._attributes = attributes
 
     def build(self, input_name: str) -> str:
-        return _add_node(self._op_name, [input_name], **self._attributes)
+        return add_node(self._op_name, [input_name], **self._attributes)
 
 
 class ReduceMean(_UnaryOp):
@@ -268,7 +163,7 @@ class Constant(Block):
         self._value = value_float
 
     def build(self) -> str:
-        name = _add_scalar("initializer", self._value)
+        name = add_scalar("initializer", self._value)
         model_accessor.current().constants.add(name)
         return name
 
@@ -277,7 +172,7 @@ class SequenceConstruct(Block):
     """A sequence of tensors."""
 
     def build(self, *sequence_input_names: str) -> str:
-        return _add_node("SequenceConstruct", sequence_input_names)
+        return add_node("SequenceConstruct", sequence_input_names)
 
 
 class ReduceAllL2(Block):
@@ -303,11 +198,11 @@ class Clip(Block):
         self._bounds = {"clip_min": clip_min, "clip_max": clip_max}
 
     def build(self, clip_input_name: str) -> str:
-        dtype = _element_type(clip_input_name)
+        dtype = element_type(clip_input_name)
         inputs = [clip_input_name]
         for token, bound in self._bounds.items():
-            inputs.append("" if bound is None else _add_scalar(token, bound, dtype))
-        return _add_node("Clip", inputs)
+            inputs.append("" if bound is None else add_scalar(token, bound, dtype))
+        return add_node("Clip", inputs)
 
 
 class PassThrough(Block):
@@ -365,7 +260,7 @@ class LabelEncoder(Block):
         self._attributes = {**defaults, **{name: values for name, values in lists.items() if values is not None}}
 
     def build(self, label_encoder_input_name: str) -> str:
-        return _add_node(
+        return add_node(
             "LabelEncoder",
             [label_encoder_input_name],
             output="label_encoder.output",
@@ -385,7 +280,7 @@ class Cast(Block):
         self._to = to
 
     def build(self, cast_input_name: str) -> str:
-        return _add_node("Cast", [cast_input_name], output="cast.output", to=self._to)
+        return add_node("Cast", [cast_input_name], output="cast.output", to=self._to)
 
 
 class Linear(Block):
@@ -404,8 +299,8 @@ class Linear(Block):
         self._bias, self._alpha, self._beta = bias, alpha, beta
 
     def build(self, linear_input_name: str) -> str:
-        dtype = _element_type(linear_input_name)
-        inputs = [linear_input_name, _add_initializer("linear.weight", np.random.randn(*self._shape), dtype)]
+        dtype = element_type(linear_input_name)
+        inputs = [linear_input_name, add_initializer("linear.weight", np.random.randn(*self._shape), dtype)]
         if self._bias:
-            inputs.append(_add_initializer("linear.bias", np.random.randn(self._shape[1]), dtype))
-        return _add_node("Gemm", inputs, output="linear.output", name="linear", alpha=self._alpha, beta=self._beta)
+            inputs.append(add_initializer("linear.bias", np.random.randn(self._shape[1]), dtype))
+        return add_node("Gemm", inputs, output="linear.output", name="linear", alpha=self._alpha, beta=self._beta)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import hashlib
 import os
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -17,16 +15,17 @@ import onnx_ir as ir
 
 from onward.autodiff.registry import custom_operators
 from onward.errors import InvalidModelError, NotDifferentiableError, OnwardError, UnknownValueError
-from onward.graph import contrib, ml
 from onward.graph.blame import blaming_model
 from onward.graph.nodes import all_values
 from onward.graph.opsets import accepted_by_runtime
 from onward.graph.prepare import prepare
-from onward.graph.proto import from_proto, has_map, map_refusal, spelled, to_proto
+from onward.graph.proto import has_map, map_refusal, spelled, to_proto
 from onward.graph.shapes import dims, is_placeholder
 from onward.graph.skeleton import proto_skeleton
 from onward.graph.upgrade import upgrade
 from onward.losses.activation import remember_origin
+from onward.onnxblock.names import Names
+from onward.onnxblock.working_copy import to_ir, working_copy
 
 _current: ContextVar[ModelAccessor | None] = ContextVar("onward_model_accessor", default=None)
 _library: ContextVar[os.PathLike[str] | None] = ContextVar("onward_custom_op_library", default=None)
@@ -47,7 +46,7 @@ class ModelAccessor:
     def __init__(self, model: onnx.ModelProto, model_path: str | os.PathLike[str] | None = None) -> None:
         self._model = model
         self._path = None if model_path is None else os.fspath(model_path)
-        self._names = _Names()
+        self._names = Names()
         self._counter = 0
         self._prepared: dict[str | None, ir.Value] = {}
         self._prepared_key = b""
@@ -64,7 +63,7 @@ class ModelAccessor:
     @model.setter
     def model(self, model: onnx.ModelProto) -> None:
         self._model = model
-        self._names = _Names()
+        self._names = Names()
 
     @property
     def path(self) -> str:
@@ -170,23 +169,16 @@ class ModelAccessor:
     def to_ir(self) -> ir.Model:
         """The model as the rest of onward takes it, external data found."""
         with blaming_model("reading the model"):
-            return _to_ir(self.model, self._path)
+            return to_ir(self.model, self._path)
 
     def upgrade(self, opset: int) -> None:
         """Move the model to a newer opset, which some block needs."""
         added = set(self.added_initializers())
         # In place: blocks that are running hold the proto.
         self._model.CopyFrom(to_proto(upgrade(prepare(self.to_ir(), keep=custom_operators()), opset)))
-        self._names = _Names()
+        self._names = Names()
         # Constant nodes of the model are initializers now.
         self._first_initializers = {tensor.name for tensor in self.model.graph.initializer} - added
-
-
-def _to_ir(proto: onnx.ModelProto, path: str | os.PathLike[str] | None) -> ir.Model:
-    model = from_proto(proto)
-    if path is not None:
-        ir.external_data.set_base_dir(model.graph, Path(path).resolve().parent)
-    return model
 
 
 def find_value_info(graph: onnx.GraphProto, name: str) -> onnx.ValueInfoProto | None:
@@ -199,53 +191,6 @@ def find_value_info(graph: onnx.GraphProto, name: str) -> onnx.ValueInfoProto | 
         if tensor.name == name:
             return onnx.helper.make_tensor_value_info(name, tensor.data_type, list(tensor.dims))
     return None
-
-
-class _Names:
-    """The names taken in a graph. Only what was added since the last question is read, unless something went away."""
-
-    def __init__(self) -> None:
-        self._found: set[str] = set()
-        self._given: set[str] = set()
-        self._read = (0, 0, 0)
-
-    def has(self, name: str, graph: onnx.GraphProto) -> bool:
-        self._refresh(graph)
-        if name in self._found:
-            return True
-        # Whoever renames something in the middle leaves no other trace.
-        self._read = (0, 0, 0)
-        self._refresh(graph)
-        return name in self._found
-
-    def take(self, name: str, graph: onnx.GraphProto) -> bool:
-        """Reserve a name; False where it is taken."""
-        self._refresh(graph)
-        if name in self._found or name in self._given:
-            return False
-        self._given.add(name)
-        return True
-
-    def _refresh(self, graph: onnx.GraphProto) -> None:
-        sizes = (len(graph.node), len(graph.input), len(graph.initializer))
-        if any(now < before for now, before in zip(sizes, self._read, strict=True)) or self._read == (0, 0, 0):
-            self._found, self._read = set(), (0, 0, 0)
-        nodes, inputs, initializers = self._read
-        self._found.update(_names_of(graph.node[nodes:]))
-        self._found.update(value.name for value in graph.input[inputs:])
-        self._found.update(tensor.name for tensor in graph.initializer[initializers:])
-        self._read = sizes
-
-
-def _names_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
-    for node in nodes:
-        yield from node.output
-        if node.name:
-            yield node.name
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                yield from (value.name for value in attribute.g.input)
-                yield from _names_of(attribute.g.node)
 
 
 def active() -> ModelAccessor | None:
@@ -276,41 +221,8 @@ def base(model: onnx.ModelProto, model_path: str | os.PathLike[str] | None = Non
         raise OnwardError("Base onnx model cannot be None. Please use onnxblock.empty_base() to start without one.")
     if not isinstance(model, onnx.ModelProto):
         raise OnwardError(f"onnxblock.base takes an onnx.ModelProto, not {type(model).__name__}; onnx.load reads files")
-    with _working_on(lambda: ModelAccessor(_own_copy(model, model_path), model_path)) as accessor:
+    with _working_on(lambda: ModelAccessor(working_copy(model, model_path), model_path)) as accessor:
         yield accessor
-
-
-def _own_copy(model: onnx.ModelProto, path: str | os.PathLike[str] | None) -> onnx.ModelProto:
-    own = copy.deepcopy(model)
-    if own.ir_version < 4:
-        # Such files must list every initializer as an input too, so that blocks could not add any.
-        weights = {tensor.name for tensor in own.graph.initializer}
-        inputs = [value for value in own.graph.input if value.name not in weights]
-        del own.graph.input[:]
-        own.graph.input.extend(inputs)
-        own.ir_version = 4
-    contrib.adopt_proto(own)
-    imported = [entry for entry in own.opset_import if entry.domain == ml.ML.name]
-    if imported:
-        # What a classic model learned is in attributes, and onnx infers no types of what it computes: blocks get the
-        # model in which both are as in any other, and may still add operators of that domain.
-        own = to_proto(prepare(_to_ir(own, path), keep=custom_operators()))
-        if all(entry.domain != ml.ML.name for entry in own.opset_import):
-            own.opset_import.extend(imported)
-    _forget_shared_names(own.graph)
-    return own
-
-
-def _forget_shared_names(graph: onnx.GraphProto) -> None:
-    """As `onward.graph.prepare.forget_annotations` does, which sees these values when they are outputs no more."""
-    weights = {tensor.name for tensor in graph.initializer}
-    inferred = {name for node in graph.node if node.domain in ("", "ai.onnx") for name in node.output}
-    border = [value for value in graph.input if value.name not in weights] + list(graph.output)
-    uses = Counter(dim.dim_param for value in border for dim in value.type.tensor_type.shape.dim)
-    for value in (value for value in graph.output if value.name in inferred):
-        for dim in value.type.tensor_type.shape.dim:
-            if dim.dim_param and uses[dim.dim_param] > 1:
-                dim.Clear()
 
 
 @contextlib.contextmanager

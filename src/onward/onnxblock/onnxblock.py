@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from onward.errors import OnwardError
 from onward.onnxblock import _graph_utils, model_accessor
-from onward.onnxblock.blocks import Block
+from onward.onnxblock.block import Block
 from onward.onnxblock.checking import check_model
 from onward.training.split import SplitModels, split
 

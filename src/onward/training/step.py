@@ -76,27 +76,14 @@ def _step(
     nodes = set(model.graph)
     state = _update(op, optimizer, _gradients(op, names), number, rate)
     optimizer.check_groups(names)
-    signature = Signature(
-        "step",
-        inputs={
-            **dict.fromkeys(users, Role.INPUT),
-            **dict.fromkeys(targets, Role.TARGET),
-            LEARNING_RATE: Role.LEARNING_RATE,
-            STEP: Role.STEP,
-            **random,
-            **state.roles,
-            **dict.fromkeys(statistics.values(), Role.BUFFER),
-        },
-        outputs={
-            **{name: Role.OUTPUT if index else Role.LOSS for index, name in enumerate(outputs)},
-            **{f"{name}{UPDATED}": role for name, role in state.roles.items()},
-            **dict.fromkeys(statistics, Role.BUFFER),
-        },
-        links={**state.links, **statistics},
-        slots={name: slot.initial for name, slot in optimizer.slots.items()},
-        kinds=state.kinds,
-        initial={**dict.fromkeys(random, seed), **state.initial},
-    )
+    given = {
+        **dict.fromkeys(users, Role.INPUT),
+        **dict.fromkeys(targets, Role.TARGET),
+        LEARNING_RATE: Role.LEARNING_RATE,
+        STEP: Role.STEP,
+        **random,
+    }
+    signature = _signature(given, outputs, optimizer, state, statistics, dict.fromkeys(random, seed))
     model.metadata_props[METADATA_KEY] = signature.to_json()
     lower(op, nodes)
     if is_narrow():
@@ -153,6 +140,30 @@ def _update(
         made.kinds.update({value.name or "": slot for slot, value in slots.items()})
         made.initial.update({value.name or "": optimizer.slots[slot].initial for slot, value in slots.items()})
     return made
+
+
+def _signature(
+    given: Mapping[str, Role],
+    outputs: Sequence[str],
+    optimizer: Optimizer,
+    state: _State,
+    statistics: Mapping[str, str],
+    seeds: Mapping[str, int],
+) -> Signature:
+    """What each input and output is for; `given` are the inputs that are no state, `outputs` those of the model."""
+    return Signature(
+        "step",
+        inputs={**given, **state.roles, **dict.fromkeys(statistics.values(), Role.BUFFER)},
+        outputs={
+            **{name: Role.OUTPUT if index else Role.LOSS for index, name in enumerate(outputs)},
+            **{f"{name}{UPDATED}": role for name, role in state.roles.items()},
+            **dict.fromkeys(statistics, Role.BUFFER),
+        },
+        links={**state.links, **statistics},
+        slots={name: slot.initial for name, slot in optimizer.slots.items()},
+        kinds=state.kinds,
+        initial={**seeds, **state.initial},
+    )
 
 
 def _trained(forward: ir.Model, trainable: Sequence[str] | None, own: Collection[str]) -> list[str]:

@@ -16,7 +16,7 @@ from onward.errors import OnwardError
 from onward.graph.builder import Builder
 from onward.losses.base import REDUCTIONS, Weights
 from onward.onnxblock import model_accessor
-from onward.onnxblock.blocks import Block
+from onward.onnxblock.block import Block
 from onward.onnxblock.tracing import trace_loss
 
 

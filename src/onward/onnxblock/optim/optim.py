@@ -20,7 +20,7 @@ from onward.errors import OnwardError
 from onward.graph.builder import Builder
 from onward.graph.iteration import iterate
 from onward.onnxblock import model_accessor
-from onward.onnxblock.blocks import Block
+from onward.onnxblock.block import Block
 from onward.onnxblock.onnxblock import ForwardBlock, Parameters
 from onward.onnxblock.tracing import trace
 from onward.plan import METADATA_KEY
