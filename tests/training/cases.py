@@ -230,6 +230,23 @@ def _views() -> Iterator[Case]:
     yield Case("as many positions as there are", positions, {"x": (2, 3, 4)}, {"w": (1, 6, 4)}, settings=cuts)
 
 
+def _attentions() -> Iterator[Case]:
+    """Rows that are masked from end to end are NaN, and zeros are written over them."""
+    whole = """m = Where(hidden, none, zero) a = Add(x, m) s = Softmax<axis=-1>(a) n = IsNaN(s) p = Where(n, zero, s)
+        y = MatMul(p, w)"""
+    numbers = "bool[3, 4] hidden = {0, 1, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0}, number none = {-inf}, number zero = {0}"
+    for name, text in {
+        "a masked row": whole,
+        "a masked row by columns": whole.replace("axis=-1", "axis=1"),
+        "ones for a masked row": whole.replace("Where(n, zero, s)", "Where(n, one, s)"),
+        # Softmax's own result is an operand beside that with zeros.
+        "other readers of weights": whole.replace("MatMul(p, w)", "MatMul(z, w)").replace("y =", "z = Mul(p, s) y ="),
+    }.items():
+        settings = numbers.replace("1, 1, 1, 1", "0, 1, 1, 1") if "readers" in name else numbers
+        yield Case(name, text, {"x": (3, 4)}, {"w": (4, 2)}, settings=f"{settings}, number one = {{1}}")
+    yield Case("a masked row, double", whole, {"x": (3, 4)}, {"w": (4, 2)}, settings=numbers, dtype=np.float64)
+
+
 def _losses() -> Iterator[Case]:
     tied = """e = Gather(t, i) h = Tanh(e) u = Transpose<perm=[1,0]>(t) s = MatMul(h, u)
         y = SoftmaxCrossEntropyLoss<reduction="mean">(s, k)"""
@@ -249,6 +266,6 @@ def _losses() -> Iterator[Case]:
 
 CASES = {
     case.name: case
-    for family in (_maxima, _convolutions, _normalisations, _activations, _products, _views, _losses)
+    for family in (_maxima, _convolutions, _normalisations, _activations, _products, _views, _attentions, _losses)
     for case in family()
 }

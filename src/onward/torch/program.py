@@ -11,7 +11,9 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.graph.nodes import all_values
-from onward.graph.provenance.program import operations_of
+from onward.graph.provenance.program import Operation, operations_of
+from onward.graph.provenance.record import OPERATION
+from onward.graph.shapes import is_floating
 from onward.torch.inputs import Inputs
 from onward.torch.mode import causal_masks_are_told
 
@@ -128,7 +130,10 @@ def _name_axes(model: ir.Model, inputs: Inputs) -> None:
 
 
 def write_training_mode(model: ir.Model) -> None:
-    """Write training mode where the exporter does not: BatchNorm by the batch, the dropout inside of attention."""
+    """Write training mode where the exporter does not: BatchNorm by the batch, the dropout inside of attention.
+
+    And masks of attention as torch has them.
+    """
     for operation in operations_of(model):
         for node in operation.nodes:
             if node.op_type == "BatchNormalization" and operation.normalizes_by_the_batch and operation.is_frozen:
@@ -141,13 +146,65 @@ def write_training_mode(model: ir.Model) -> None:
             elif node.op_type == "Dropout" and len(node.inputs) < 3:
                 node.resize_inputs(3)
                 node.replace_input_with(2, _true(node))
+            elif node.op_type == "Where" and "scaled_dot_product_attention" in operation.record:
+                _mask_with_infinity(node)
+            elif node.op_type == "Softmax" and "scaled_dot_product_attention" in operation.record:
+                _zero_masked_rows(node, operation)
+
+
+def _mask_with_infinity(node: ir.Node) -> None:
+    """Take what a mask hides for minus infinity, where the exporter has the lowest number.
+
+    Rows that are hidden whole are zeros in torch. After the lowest number they would be a mean of everything.
+    """
+    lowest = None if node.inputs[2] is None else node.inputs[2].producer()
+    if lowest is None or lowest.op_type != "Constant" or "value" not in lowest.attributes:
+        return
+    number = lowest.attributes["value"].as_tensor().numpy()
+    if number.ndim == 0 and number.dtype.kind == "f" and number == np.finfo(number.dtype).min:
+        infinity = ir.tensor(np.array(-np.inf, number.dtype))
+        node.replace_input_with(2, _constant(node, infinity, "infinity"))
+
+
+def _zero_masked_rows(node: ir.Node, attention: Operation) -> None:
+    """Write zeros over rows that are NaN, as the exporter does for masks of booleans, also after masks of numbers."""
+    x, y, graph = node.inputs[0], node.outputs[0], node.graph
+    masking = None if x is None else x.producer()
+    if masking is None or masking.op_type != "Add" or any(use.node.op_type == "IsNaN" for use in y.uses()):
+        return
+    # The exporter says of what type the result of an operation is, and not what is in between.
+    dtype = next((value.dtype for one in attention.nodes for value in one.outputs if is_floating(value)), None)
+    if graph is None or dtype is None:
+        return
+    test = ir.node("IsNaN", [y], name=f"{node.name}/IsNaN")
+    zero = ir.node("Constant", [], {"value": ir.tensor(np.array(0, dtype.numpy()), dtype=dtype)})
+    choice = ir.node("Where", [test.outputs[0], zero.outputs[0], y], name=f"{node.name}/Where")
+    for what, new, kind, shape in (
+        ("is_nan", test, ir.DataType.BOOL, y.shape),
+        ("zero", zero, dtype, ir.Shape([])),
+        ("with_zeros", choice, dtype, y.shape),
+    ):
+        output = new.outputs[0]
+        output.name, output.type, output.shape = f"{y.name}/{what}", ir.TensorType(kind), shape
+        new.metadata_props[OPERATION] = node.metadata_props.get(OPERATION, "")
+    ir.convenience.replace_all_uses_with(y, choice.outputs[0])
+    for reader in (test, choice):
+        for index, value in enumerate(reader.inputs):
+            if value is choice.outputs[0]:
+                reader.replace_input_with(index, y)
+    graph.insert_after(node, [test, zero, choice])
 
 
 def _true(node: ir.Node) -> ir.Value:
-    constant = ir.node("Constant", [], {"value": ir.tensor(np.array(True))})
+    return _constant(node, ir.tensor(np.array(True)), "training")
+
+
+def _constant(node: ir.Node, tensor: ir.TensorProtocol, name: str) -> ir.Value:
+    """A number for an input of a node."""
+    constant = ir.node("Constant", [], {"value": tensor})
     value = constant.outputs[0]
-    value.name = f"{node.name or node.outputs[0].name}/training"
-    value.type, value.shape = ir.TensorType(ir.DataType.BOOL), ir.Shape([])
+    value.name = f"{node.name or node.outputs[0].name}/{name}"
+    value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape([])
     assert node.graph is not None
     node.graph.insert_before(node, constant)
     return value
