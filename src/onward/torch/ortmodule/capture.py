@@ -26,6 +26,7 @@ from onward.torch.mode import causal_masks_are_told, exportable_dropout, random_
 from onward.torch.naming import name_parameters
 from onward.torch.ortmodule._fallback import ORTModuleONNXModelException, ORTModuleTorchModelException
 from onward.torch.ortmodule.call import Call, invoke
+from onward.torch.ortmodule.choice import write_choices
 from onward.torch.ortmodule.chunks import slice_chunks
 from onward.torch.ortmodule.decision import decided
 from onward.torch.ortmodule.dropout import NOISE, Mask, note_sizes, replace_random
@@ -208,6 +209,7 @@ def _by_export(
     for value in all_values(model.graph):  # sizes that turned out to be fixed are written as texts
         if value.shape is not None:
             value.shape = ir.Shape([_size(size) for size in value.shape])
+    write_choices(model)
     note_sizes(model)
     mark_gradients(model)
     return Captured(model, names, Guards(exported), "torch.export", passed=_passed(exported))

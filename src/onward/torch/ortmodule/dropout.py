@@ -24,9 +24,9 @@ from onward.torch.ortmodule._fallback import ORTModuleTorchModelException
 
 MASK = "random"
 _SIZES = "onward.sizes"  # in the metadata of a Dropout
+DRAWS = "onward.draws"  # in that of noise which stands for another one
 
-
-_UNIFORM, _NORMAL, _BERNOULLI = "uniform", "normal", "bernoulli"
+UNIFORM, _NORMAL, _BERNOULLI, EXPONENTIAL = "uniform", "normal", "bernoulli", "exponential"
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,13 @@ class Drawn:
     @property
     def is_decision(self) -> bool:
         """Whether it is a single number, which programs draw to decide something by it."""
-        return self.kind == _UNIFORM and self.shape == ()
+        return self.kind == UNIFORM and self.shape == ()
 
 
 _aten = torch.ops.aten
 _DRAWING = {
-    _aten.rand.default: _UNIFORM,
-    _aten.rand_like.default: _UNIFORM,
+    _aten.rand.default: UNIFORM,
+    _aten.rand_like.default: UNIFORM,
     _aten.randn.default: _NORMAL,
     _aten.randn_like.default: _NORMAL,
 }
@@ -67,7 +67,17 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._note(_BERNOULLI, drawn, float(args[1]) if len(args) > 1 else 0.5)
         elif func in _DRAWING:
             self._note(_DRAWING[func], drawn, 1.0)
+        elif func is _aten.multinomial.default and not (kwargs or {}).get("generator"):
+            self._note_choice(*args)
         return drawn
+
+    def _note_choice(self, p: torch.Tensor, count: int, replacement: bool = False) -> None:
+        """What torch draws to choose by probabilities; `choice` has the formulas."""
+        if replacement and count > 1:
+            shape = (*p.shape[:-1], count)
+            self.found.append(Drawn(UNIFORM, shape, tuple(range(p.ndim)), torch.float64))
+        else:
+            self._note(EXPONENTIAL, p, 1.0)
 
     def _note(self, kind: str, noise: torch.Tensor, keep: float) -> None:
         strides = noise.stride()
@@ -106,8 +116,10 @@ class Mask:
         noise = torch.empty([shape[axis] for axis in self.order], dtype=self.dtype)
         if self.kind == _BERNOULLI:
             noise.bernoulli_(self.keep).div_(self.keep)
+        elif self.kind == EXPONENTIAL:
+            noise.exponential_()
         else:
-            noise.uniform_() if self.kind == _UNIFORM else noise.normal_()
+            noise.uniform_() if self.kind == UNIFORM else noise.normal_()
         return noise.permute([self.order.index(axis) for axis in range(len(shape))]).contiguous()
 
 
@@ -145,13 +157,14 @@ def _replace_dropout(model: ir.Model, node: ir.Node, masks: list[Mask]) -> None:
 NOISE: dict[str, tuple[str, dict[str, float]]] = {
     "RandomNormal": (_NORMAL, {"mean": 0.0, "scale": 1.0}),
     "RandomNormalLike": (_NORMAL, {"mean": 0.0, "scale": 1.0}),
-    "RandomUniform": (_UNIFORM, {"low": 0.0, "high": 1.0}),
-    "RandomUniformLike": (_UNIFORM, {"low": 0.0, "high": 1.0}),
+    "RandomUniform": (UNIFORM, {"low": 0.0, "high": 1.0}),
+    "RandomUniformLike": (UNIFORM, {"low": 0.0, "high": 1.0}),
 }
 
 
 def _replace_noise(model: ir.Model, node: ir.Node, masks: list[Mask]) -> None:
     kind, usual = NOISE[node.op_type]
+    kind = node.metadata_props.get(DRAWS, kind)
     if any(attribute(node, name, value) != value for name, value in usual.items()):
         raise ORTModuleTorchModelException(f"{node.op_type} draws from another distribution than the standard one")
     _replace(node, ir.node("Identity", [_new_input(model, node, node.outputs[0], kind, masks)]))
