@@ -32,6 +32,7 @@ from onward.torch.ortmodule.decision import decided
 from onward.torch.ortmodule.dropout import NOISE, Mask, note_sizes, replace_random
 from onward.torch.ortmodule.guards import ExactSizes, Guards
 from onward.torch.ortmodule.marks import mark_gradients
+from onward.torch.ortmodule.own_gradient import own_gradients
 
 _OLDEST_OPSET = 18  # that torch.export writes
 _RESERVED = frozenset(
@@ -192,6 +193,19 @@ def _by_export(
     any_image: bool,
     *,
     size: Any = Dim.AUTO,
+) -> Captured:
+    with own_gradients() as functions:
+        try:
+            return _exported(module, signature, call, wishes, any_image, size)
+        except Exception:  # torch raises what it likes
+            if not functions:
+                raise
+    # By the operations of their forward passes alone; whether that is right, the comparison will say.
+    return _exported(module, signature, call, wishes, any_image, size)
+
+
+def _exported(
+    module: nn.Module, signature: inspect.Signature, call: Call, wishes: Wishes, any_image: bool, size: Any
 ) -> Captured:
     tensors = examples(call)
     dims = tuple(dict.fromkeys(range(tensor.ndim), size) for tensor in tensors)
