@@ -172,8 +172,10 @@ class _Flat(nn.Module):
         leaves = list(call.leaves)
         for place, (value, dtype) in fixed.items():
             leaves[place] = torch.tensor(value, dtype=dtype)
-        returned = invoke(module, signature, replace(call, leaves=leaves).with_tensors(tensors))
-        leaves = torch.utils._pytree.tree_leaves(returned)
+        # What is changed in place is a copy, which is one more result: a graph cannot write to its inputs.
+        given = [tensor.clone() if place in call.changed else tensor for place, tensor in enumerate(tensors)]
+        returned = invoke(module, signature, replace(call, leaves=leaves).with_tensors(given))
+        leaves = torch.utils._pytree.tree_leaves((returned, [given[place] for place in call.changed]))
         return tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
 
 
@@ -251,6 +253,8 @@ def _passed(program: ExportedProgram) -> dict[int, int]:
 def _by_tracing(
     module: nn.Module, signature: inspect.Signature, call: Call, wishes: Wishes, any_image: bool
 ) -> Captured:
+    if call.changed:
+        raise ORTModuleTorchModelException("it changes an argument in place")
     leaves = list(call.leaves)
     for place, tensor in zip(call.places, examples(call), strict=True):
         leaves[place] = tensor
