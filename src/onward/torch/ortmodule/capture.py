@@ -29,6 +29,7 @@ from onward.torch.ortmodule.call import Call, invoke
 from onward.torch.ortmodule.choice import write_choices
 from onward.torch.ortmodule.chunks import slice_chunks
 from onward.torch.ortmodule.decision import decided
+from onward.torch.ortmodule.drawing import drawing_is_told
 from onward.torch.ortmodule.dropout import NOISE, Mask, note_sizes, replace_random
 from onward.torch.ortmodule.guards import ExactSizes, Guards
 from onward.torch.ortmodule.marks import mark_gradients
@@ -196,14 +197,15 @@ def _by_export(
     *,
     size: Any = Dim.AUTO,
 ) -> Captured:
-    with own_gradients() as functions:
-        try:
-            return _exported(module, signature, call, wishes, any_image, size)
-        except Exception:  # torch raises what it likes
-            if not functions:
-                raise
-    # By the operations of their forward passes alone; whether that is right, the comparison will say.
-    return _exported(module, signature, call, wishes, any_image, size)
+    with drawing_is_told():
+        with own_gradients() as functions:
+            try:
+                return _exported(module, signature, call, wishes, any_image, size)
+            except Exception:  # torch raises what it likes
+                if not functions:
+                    raise
+        # By the operations of their forward passes alone; whether that is right, the comparison will say.
+        return _exported(module, signature, call, wishes, any_image, size)
 
 
 def _exported(
