@@ -14,6 +14,7 @@ from onnxruntime.training import ORTModule, _utils
 from onnxruntime.training.ortmodule import DebugOptions, LogLevel, ORTModule, _fallback, _graph_execution_manager
 from onnxruntime.training.ortmodule import _io, _utils
 from onnxruntime.training.ortmodule._custom_gradient_registry import register_gradient
+from onnxruntime.training.ortmodule._onnx_models import _get_onnx_file_name
 from onnxruntime.training.ortmodule.options import _SkipCheck
 from onnxruntime.training.optim import AdamWMode, FusedAdam
 from onnxruntime.training.optim.fused_adam import FusedAdam
@@ -28,6 +29,7 @@ from onnxruntime.training.ortmodule._graph_execution_manager_factory import Grap
 from onnxruntime.training.ortmodule import MINIMUM_RUNTIME_PYTORCH_VERSION_STR, ORTMODULE_TORCH_CPP_DIR, _fallback
 from onnxruntime.training.ortmodule.torch_cpp_extensions import is_installed
 assert is_installed(ORTMODULE_TORCH_CPP_DIR)
+from onnxruntime.training.ortmodule import TORCH_CPP_DIR
 """,
     "orttraining_test_ortmodule_experimental_json_config": """
 from onnxruntime.capi import _pybind_state as C

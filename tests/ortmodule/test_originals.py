@@ -18,6 +18,7 @@ from onward.torch import DebugOptions, LogLevel, ORTModule
 from onward.torch.ortmodule import ORTModuleDeviceException, _io, _utils
 from onward.torch.ortmodule._custom_gradient_registry import register_gradient
 from onward.torch.ortmodule._fallback import _FallbackPolicy
+from onward.torch.ortmodule._onnx_models import _get_onnx_file_name
 from onward.torch.ortmodule.experimental.hierarchical_ortmodule import HierarchicalORTModule
 from onward.torch.ortmodule.experimental.json_config import load_from_json
 from onward.torch.ortmodule.options import _SkipCheck
@@ -80,6 +81,9 @@ def test_files_of_all_graphs(mode: str, tmp_path: Path) -> None:
         {"optimized_pre_grad"} if mode == "training" else set()
     )
     assert {path.name for path in tmp_path.iterdir()} == {f"net_{kind}_{mode}.onnx" for kind in kinds}
+    manager = module._torch_module._execution_manager(mode == "training")
+    for kind in kinds:
+        assert (tmp_path / _get_onnx_file_name("net", kind, manager._export_mode)).exists()
     for path in tmp_path.iterdir():
         model = onnx.load(path)
         onnx.checker.check_model(model)

@@ -43,6 +43,7 @@ __all__ = [
 ONNX_OPSET_VERSION: int = DEFAULT_OPSET
 MINIMUM_RUNTIME_PYTORCH_VERSION_STR = "2.6.0"
 ORTMODULE_TORCH_CPP_DIR = str(Path(torch_cpp_extensions.__file__).parent)
+TORCH_CPP_DIR = ORTMODULE_TORCH_CPP_DIR  # as the first releases called it
 ORTMODULE_FALLBACK_RETRY = False  # unless the environment variable of this name says otherwise
 ORTMODULE_IS_DETERMINISTIC = torch.are_deterministic_algorithms_enabled()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def enable_custom_autograd_support(to_enable: bool = True) -> None:
-    """Do nothing: a function is followed by its operations, and left to torch if its backward pass is another one.
+    """Do nothing: both passes of a function are parts of the graphs (`own_gradient`).
 
-    The original runs such functions inside of its graphs, by an operator of its own, and has to be told so.
+    The original calls Python from its graphs, by an operator of its own, and has to be told so.
     """

@@ -38,6 +38,7 @@ class Call:
         key: all that two calls have in common which the same graph can serve, but for sizes.
         sizes: the shapes of the tensors.
         numbers: the plain numbers among the arguments; what identifies each, and its value.
+        changed: which of the tensors the module changes in place, if that is known.
     """
 
     leaves: list[Any]
@@ -47,6 +48,7 @@ class Call:
     key: Hashable
     sizes: Sizes
     numbers: dict[Hashable, int | float]
+    changed: tuple[int, ...] = ()
 
     @property
     def fixable(self) -> set[Hashable]:

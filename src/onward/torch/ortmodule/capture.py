@@ -26,11 +26,14 @@ from onward.torch.mode import causal_masks_are_told, exportable_dropout, random_
 from onward.torch.naming import name_parameters
 from onward.torch.ortmodule._fallback import ORTModuleONNXModelException, ORTModuleTorchModelException
 from onward.torch.ortmodule.call import Call, invoke
+from onward.torch.ortmodule.choice import write_choices
 from onward.torch.ortmodule.chunks import slice_chunks
 from onward.torch.ortmodule.decision import decided
+from onward.torch.ortmodule.drawing import drawing_is_told
 from onward.torch.ortmodule.dropout import NOISE, Mask, note_sizes, replace_random
 from onward.torch.ortmodule.guards import ExactSizes, Guards
 from onward.torch.ortmodule.marks import mark_gradients
+from onward.torch.ortmodule.own_gradient import own_gradients
 
 _OLDEST_OPSET = 18  # that torch.export writes
 _RESERVED = frozenset(
@@ -170,8 +173,10 @@ class _Flat(nn.Module):
         leaves = list(call.leaves)
         for place, (value, dtype) in fixed.items():
             leaves[place] = torch.tensor(value, dtype=dtype)
-        returned = invoke(module, signature, replace(call, leaves=leaves).with_tensors(tensors))
-        leaves = torch.utils._pytree.tree_leaves(returned)
+        # What is changed in place is a copy, which is one more result: a graph cannot write to its inputs.
+        given = [tensor.clone() if place in call.changed else tensor for place, tensor in enumerate(tensors)]
+        returned = invoke(module, signature, replace(call, leaves=leaves).with_tensors(given))
+        leaves = torch.utils._pytree.tree_leaves((returned, [given[place] for place in call.changed]))
         return tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
 
 
@@ -192,6 +197,20 @@ def _by_export(
     *,
     size: Any = Dim.AUTO,
 ) -> Captured:
+    with drawing_is_told():
+        with own_gradients() as functions:
+            try:
+                return _exported(module, signature, call, wishes, any_image, size)
+            except Exception:  # torch raises what it likes
+                if not functions:
+                    raise
+        # By the operations of their forward passes alone; whether that is right, the comparison will say.
+        return _exported(module, signature, call, wishes, any_image, size)
+
+
+def _exported(
+    module: nn.Module, signature: inspect.Signature, call: Call, wishes: Wishes, any_image: bool, size: Any
+) -> Captured:
     tensors = examples(call)
     dims = tuple(dict.fromkeys(range(tensor.ndim), size) for tensor in tensors)
     for tensor, sizes in zip(tensors, dims, strict=True):
@@ -208,6 +227,7 @@ def _by_export(
     for value in all_values(model.graph):  # sizes that turned out to be fixed are written as texts
         if value.shape is not None:
             value.shape = ir.Shape([_size(size) for size in value.shape])
+    write_choices(model)
     note_sizes(model)
     mark_gradients(model)
     return Captured(model, names, Guards(exported), "torch.export", passed=_passed(exported))
@@ -235,6 +255,8 @@ def _passed(program: ExportedProgram) -> dict[int, int]:
 def _by_tracing(
     module: nn.Module, signature: inspect.Signature, call: Call, wishes: Wishes, any_image: bool
 ) -> Captured:
+    if call.changed:
+        raise ORTModuleTorchModelException("it changes an argument in place")
     leaves = list(call.leaves)
     for place, tensor in zip(call.places, examples(call), strict=True):
         leaves[place] = tensor

@@ -25,33 +25,40 @@ from onward.torch.ortmodule._fallback import ORTModuleTorchModelException
 
 MASK = "random"
 _SIZES = "onward.sizes"  # in the metadata of a Dropout
+DRAWS = "onward.draws"  # in that of noise which stands for another one
+# An operator for what a module draws into a tensor, with the method and its numbers.
+DOMAIN, DRAWN, METHOD, NUMBERS = "onward.torch", "Drawn", "method", "numbers"
 
-
-_UNIFORM, _NORMAL, _BERNOULLI = "uniform", "normal", "bernoulli"
+# Methods of torch's tensors, and a mask of ones divided by their share.
+UNIFORM, _NORMAL, _BERNOULLI, EXPONENTIAL, _DROPOUT = "uniform_", "normal_", "bernoulli_", "exponential_", "dropout"
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """Numbers that torch drew: their shape, the order of axes in memory, the type, and of a mask the share of ones."""
+    """Numbers that torch drew: how, their shape, the order of axes in memory, the type, and what the method took."""
 
     kind: str
     shape: tuple[int, ...]
     order: tuple[int, ...]
     dtype: torch.dtype
-    keep: float = 1.0
+    numbers: tuple[float, ...] = ()
 
     @property
     def is_decision(self) -> bool:
         """Whether it is a single number, which programs draw to decide something by it."""
-        return self.kind == _UNIFORM and self.shape == ()
+        return self.kind == UNIFORM and self.shape == ()
 
 
 _aten = torch.ops.aten
 _DRAWING = {
-    _aten.rand.default: _UNIFORM,
-    _aten.rand_like.default: _UNIFORM,
+    _aten.rand.default: UNIFORM,
+    _aten.rand_like.default: UNIFORM,
     _aten.randn.default: _NORMAL,
     _aten.randn_like.default: _NORMAL,
+    _aten.bernoulli_.float: _BERNOULLI,
+    _aten.exponential_.default: EXPONENTIAL,
+    _aten.normal_.default: _NORMAL,
+    _aten.uniform_.default: UNIFORM,
 }
 
 
@@ -64,16 +71,29 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         drawn = func(*args, **(kwargs or {}))
-        if func is _aten.bernoulli_.float:
-            self._note(_BERNOULLI, drawn, float(args[1]) if len(args) > 1 else 0.5)
-        elif func in _DRAWING:
-            self._note(_DRAWING[func], drawn, 1.0)
+        if (kwargs or {}).get("generator") is not None:
+            return drawn
+        if func in _DRAWING:
+            # Those that make a tensor take its sizes, or another tensor, and no numbers.
+            self._note(_DRAWING[func], drawn, args[1:] if func.overloadpacket.__name__.endswith("_") else ())
+        elif func is _aten.bernoulli.default:
+            self._note(UNIFORM, args[0])  # one for each probability: below it or not
+        elif func is _aten.multinomial.default:
+            self._note_choice(*args)
         return drawn
 
-    def _note(self, kind: str, noise: torch.Tensor, keep: float) -> None:
+    def _note_choice(self, p: torch.Tensor, count: int, replacement: bool = False) -> None:
+        """What torch draws to choose by probabilities; `choice` has the formulas."""
+        if replacement and count > 1:
+            shape = (*p.shape[:-1], count)
+            self.found.append(Drawn(UNIFORM, shape, tuple(range(p.ndim)), torch.float64))
+        else:
+            self._note(EXPONENTIAL, p)
+
+    def _note(self, kind: str, noise: torch.Tensor, numbers: Sequence[float] = ()) -> None:
         strides = noise.stride()
         order = sorted(range(noise.ndim), key=lambda axis: (-strides[axis], axis))
-        self.found.append(Drawn(kind, tuple(noise.shape), tuple(order), noise.dtype, keep))
+        self.found.append(Drawn(kind, tuple(noise.shape), tuple(order), noise.dtype, tuple(numbers)))
 
 
 @dataclass(frozen=True)
@@ -85,18 +105,19 @@ class Mask:
 
     name: str
     sizes: tuple[int | str, ...]
-    kind: str = _BERNOULLI
+    kind: str = _DROPOUT
     order: tuple[int, ...] = ()
-    keep: float = 1.0
+    numbers: tuple[float, ...] = ()
     dtype: torch.dtype = torch.float32
 
     def like(self, drawn: Drawn) -> Mask:
         """The same, drawn as torch has drawn it."""
-        return Mask(self.name, self.sizes, self.kind, drawn.order, drawn.keep, drawn.dtype)
+        return Mask(self.name, self.sizes, self.kind, drawn.order, drawn.numbers, drawn.dtype)
 
     def is_like(self, drawn: Drawn, known: Mapping[str, int]) -> bool:
         """Whether that is what torch has drawn."""
-        return self.kind == drawn.kind and tuple(self.shape(known)) == drawn.shape
+        kind = _BERNOULLI if self.kind == _DROPOUT else self.kind
+        return kind == drawn.kind and tuple(self.shape(known)) == drawn.shape
 
     def shape(self, known: Mapping[str, int]) -> list[int]:
         return [size if isinstance(size, int) else evaluate(size, known) for size in self.sizes]
@@ -105,10 +126,11 @@ class Mask:
         """A new mask for inputs of these sizes."""
         shape = self.shape(known)
         noise = torch.empty([shape[axis] for axis in self.order], dtype=self.dtype)
-        if self.kind == _BERNOULLI:
-            noise.bernoulli_(self.keep).div_(self.keep)
+        if self.kind == _DROPOUT:
+            keep = self.numbers[0] if self.numbers else 0.5  # torch leaves out what it takes by default
+            noise.bernoulli_(keep).div_(keep)
         else:
-            noise.uniform_() if self.kind == _UNIFORM else noise.normal_()
+            getattr(noise, self.kind)(*self.numbers)
         return noise.permute([self.order.index(axis) for axis in range(len(shape))]).contiguous()
 
 
@@ -120,6 +142,8 @@ def replace_random(model: ir.Model) -> list[Mask]:
             _replace_dropout(model, node, masks)
         elif node.domain == "" and node.op_type in NOISE:
             _replace_noise(model, node, masks)
+        elif (node.domain, node.op_type) == (DOMAIN, DRAWN):
+            _replace_by_input(model, node, attribute(node, METHOD, ""), masks)
     return masks
 
 
@@ -139,22 +163,27 @@ def _replace_dropout(model: ir.Model, node: ir.Node, masks: list[Mask]) -> None:
         node.graph.insert_before(node, constant)
         _replace(node, ir.node("Mul", [x, constant.outputs[0]]))
         return
-    _replace(node, ir.node("Mul", [x, _new_input(model, node, x, _BERNOULLI, masks)]))
+    _replace(node, ir.node("Mul", [x, _new_input(model, node, x, _DROPOUT, masks)]))
 
 
 # Operator -> what it draws, and the attributes that torch's exporters leave as they are.
 NOISE: dict[str, tuple[str, dict[str, float]]] = {
     "RandomNormal": (_NORMAL, {"mean": 0.0, "scale": 1.0}),
     "RandomNormalLike": (_NORMAL, {"mean": 0.0, "scale": 1.0}),
-    "RandomUniform": (_UNIFORM, {"low": 0.0, "high": 1.0}),
-    "RandomUniformLike": (_UNIFORM, {"low": 0.0, "high": 1.0}),
+    "RandomUniform": (UNIFORM, {"low": 0.0, "high": 1.0}),
+    "RandomUniformLike": (UNIFORM, {"low": 0.0, "high": 1.0}),
 }
 
 
 def _replace_noise(model: ir.Model, node: ir.Node, masks: list[Mask]) -> None:
     kind, usual = NOISE[node.op_type]
+    kind = node.metadata_props.get(DRAWS, kind)
     if any(attribute(node, name, value) != value for name, value in usual.items()):
         raise ORTModuleTorchModelException(f"{node.op_type} draws from another distribution than the standard one")
+    _replace_by_input(model, node, kind, masks)
+
+
+def _replace_by_input(model: ir.Model, node: ir.Node, kind: str, masks: list[Mask]) -> None:
     _replace(node, ir.node("Identity", [_new_input(model, node, node.outputs[0], kind, masks)]))
 
 
@@ -183,7 +212,7 @@ def note_sizes(model: ir.Model) -> None:
     """
     values = {value.name: value for value in all_values(model.graph)}
     for node in model.graph.all_nodes():
-        if node.domain == "" and node.op_type in NOISE:
+        if (node.domain == "" and node.op_type in NOISE) or (node.domain, node.op_type) == (DOMAIN, DRAWN):
             _note(node, node.outputs[0].shape)
         if node.op_type != "Dropout" or node.domain != "" or node.inputs[0] is None:
             continue

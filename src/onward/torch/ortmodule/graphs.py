@@ -15,6 +15,7 @@ from onward.graph.upgrade import in_lowest_opset
 from onward.torch.ortmodule._fallback import ORTModuleTorchModelException
 from onward.torch.ortmodule.capture import Captured
 from onward.torch.ortmodule.fingerprint import Fingerprint
+from onward.torch.ortmodule.own_gradient import lowered, without_own_gradients
 from onward.torch.ortmodule.rehearsal import Rehearsal
 from onward.training.modes import update_running_statistics
 from onward.training.phases import phases
@@ -58,11 +59,11 @@ def write(captured: Captured, state: Fingerprint, rehearsal: Rehearsal) -> Graph
     if found.info.random:
         raise ORTModuleTorchModelException("it draws random numbers in another way than by Dropout")
     return Graphs(
-        found.forward,
+        lowered(found.forward),
         [*found.info.parameters, *found.info.statistics.values()],
         found.info.outputs,
         shapes,
-        found.backward,
+        lowered(found.backward),
         found.info.output_gradients,
         found.info.gradients,
         found.info.statistics,
@@ -71,6 +72,7 @@ def write(captured: Captured, state: Fingerprint, rehearsal: Rehearsal) -> Graph
 
 def _forward_only(captured: Captured, states: list[str], shapes: list[list[int | str]]) -> Graphs:
     def written(model: ir.Model) -> Graphs:
+        without_own_gradients(model)
         graph = model.graph
         outputs = [value.name or "" for value in graph.outputs]
         statistics = update_running_statistics(Builder(graph, model.opset_imports[""]))

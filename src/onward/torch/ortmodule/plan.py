@@ -6,7 +6,7 @@ import inspect
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx_ir as ir
@@ -18,7 +18,11 @@ from onward.errors import OnwardError
 from onward.graph.finish import to_input
 from onward.graph.proto import to_proto
 from onward.runtime.files import write_bytes
-from onward.torch.ortmodule._fallback import ORTModuleFallbackException, ORTModuleONNXModelException
+from onward.torch.ortmodule._fallback import (
+    ORTModuleFallbackException,
+    ORTModuleONNXModelException,
+    ORTModuleTorchModelException,
+)
 from onward.torch.ortmodule.call import Call, Results, Sizes
 from onward.torch.ortmodule.capture import Captured, Wishes, capture
 from onward.torch.ortmodule.comparison import Tensors, require_equal
@@ -47,6 +51,7 @@ class Plan:
         self._passed, self._order = captured.passed, captured.order
         self.results: Results = rehearsed.exact.results.emptied()
         self._types, self._narrow = rehearsed.types, rehearsed.narrow
+        self._changed, self._returned = rehearsed.exact.changed, rehearsed.exact.returned
         self.verified: set[Sizes] = set()
         self._draws: list[Mask | None] = []  # in torch's order; None is a number that only the generator sees
         self.seconds: dict[str, float] = {}  # what it took to make it
@@ -89,7 +94,7 @@ class Plan:
     def __call__(self, call: Call, state: Fingerprint) -> Any:
         """What the module returns."""
         run = _Run(self, call.sizes)
-        found = self.apply(run, call.tensors, state.tensors)
+        found = self.apply(run, self._unchanged(call, state), state.tensors)
         with torch.no_grad():
             for result, index in self._updated:
                 state.tensors[index].copy_(run.results[result])
@@ -98,7 +103,24 @@ class Plan:
         returned = self._with_passed(found, call.tensors)
         if self._narrow:
             returned = [tensor.to(dtype) for tensor, dtype in zip(returned, self._types, strict=True)]
-        return self.results.filled(returned)
+        return self._written(call, returned) if self._changed else self.results.filled(returned)
+
+    def _unchanged(self, call: Call, state: Fingerprint) -> list[torch.Tensor]:
+        """The arguments, and copies of those that will be written to: the backward pass may need them as they are."""
+        if not self._changed:
+            return call.tensors
+        memory = [tensor.untyped_storage().data_ptr() for tensor in (*call.tensors, *state.tensors)]
+        if any(memory.count(memory[place]) > 1 for place in self._changed):
+            raise ORTModuleTorchModelException("it changes an argument in place that shares its memory with another")
+        return [tensor.clone() if place in self._changed else tensor for place, tensor in enumerate(call.tensors)]
+
+    def _written(self, call: Call, returned: list[torch.Tensor]) -> Any:
+        """What the module returns, after its arguments have been changed: the last of the results."""
+        for place, value in zip(self._changed, returned[-len(self._changed) :], strict=True):
+            call.tensors[place].copy_(value)
+        for index, place in self._returned.items():
+            returned[index] = call.tensors[place]
+        return self.results.filled(returned)[0]
 
     def apply(
         self, run: _Run, tensors: Sequence[torch.Tensor], states: Sequence[torch.Tensor]
@@ -121,8 +143,8 @@ class Plan:
     def verify(self, rehearsed: Rehearsed, state: Fingerprint) -> None:
         """Compare with what torch computed, for the same arguments and random numbers."""
         rehearsal, call = rehearsed.exact, rehearsed.call
-        if rehearsed.types != self._types:
-            raise ORTModuleONNXModelException("it returns other types for other sizes")
+        if (rehearsed.types, rehearsal.changed) != (self._types, self._changed):
+            raise ORTModuleONNXModelException("it returns other types, or changes other arguments, for other sizes")
         drawn = rehearsal.drawn
         known, kept = self._known(call.sizes), [draw for draw in drawn if not draw.is_decision]
         if len(self._masks) != len(kept) or not all(
@@ -283,7 +305,8 @@ def build(
     times.append(time.perf_counter())
     try:
         with torch.random.fork_rng(devices=[]), full_precision():  # the older exporter runs the module
-            captured = capture(rehearsed.module, signature, rehearsed.call, wishes, any_image=any_image)
+            call = replace(rehearsed.call, changed=rehearsed.exact.changed)
+            captured = capture(rehearsed.module, signature, call, wishes, any_image=any_image)
         times.append(time.perf_counter())
         state = Fingerprint(module, named=True)
         mode = "training" if torch.is_grad_enabled() and module.training else "inference"

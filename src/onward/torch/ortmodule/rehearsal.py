@@ -12,7 +12,7 @@ import copy
 import inspect
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ class Rehearsal:
     """What torch computed.
 
     Attributes:
-        results: what the module returned; its tensors are detached.
+        results: what the module returned, and the arguments that it changed, if any; the tensors are detached.
         differentiable: which of these tensors have a gradient.
         cotangents: the gradients of those, drawn at random.
         inputs: the gradients of the tensors among the arguments; None where there is none.
@@ -38,6 +38,8 @@ class Rehearsal:
         after: the tensors of the module afterwards.
         drawn: masks that were drawn.
         generator: the state of torch's random numbers afterwards.
+        changed: which of the tensors among the arguments it changed in place.
+        returned: which of the results are such an argument itself.
     """
 
     results: Results
@@ -48,6 +50,8 @@ class Rehearsal:
     after: list[torch.Tensor]
     drawn: list[Drawn]
     generator: torch.Tensor
+    changed: tuple[int, ...] = ()
+    returned: dict[int, int] = field(default_factory=dict)
 
 
 def shadow(module: nn.Module) -> nn.Module:
@@ -77,13 +81,17 @@ def rehearse(module: nn.Module, signature: inspect.Signature, call: Call, *, not
     given = []
     for place, tensor in zip(call.places, call.tensors, strict=True):
         if isinstance(leaves[place], torch.Tensor):  # not so if it is a number that varies
-            tensor = tensor.detach().clone().requires_grad_(tensor.requires_grad)
-            leaves[place] = tensor
+            own = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+            # Only what was computed may be changed in place, if it has a gradient.
+            leaves[place] = own if tensor.is_leaf else own.clone()
+            tensor = own
         given.append(tensor)
+    arguments = [leaves[place] if isinstance(leaves[place], torch.Tensor) else None for place in call.places]
+    needing = [tensor.requires_grad for tensor in given]  # before any is the result of what it is changed by
     others = [leaf for place, leaf in enumerate(leaves) if place not in call.places]
     constants = [leaf for leaf in others if isinstance(leaf, torch.Tensor)]
     constant_versions = [tensor._version for tensor in constants]
-    given_versions = [tensor._version for tensor in given]
+    given_versions = [None if tensor is None else tensor._version for tensor in arguments]
     with torch.random.fork_rng(devices=[]):
         draws = Draws()
         with draws if notes_draws else contextlib.nullcontext():
@@ -92,9 +100,10 @@ def rehearse(module: nn.Module, signature: inspect.Signature, call: Call, *, not
     if not _is_same(generators[0], random.getstate()) or not _is_same(generators[1], np.random.get_state(legacy=True)):
         random.setstate(generators[0])
         raise ORTModuleTorchModelException("it draws random numbers from Python or numpy")
-    if [tensor._version for tensor in (*given, *constants)] != [*given_versions, *constant_versions]:
-        raise ORTModuleTorchModelException("it changes an argument in place")
-    results = Results.of(returned)
+    if [tensor._version for tensor in constants] != constant_versions:
+        raise ORTModuleTorchModelException("it changes an argument in place that is a constant of the graph")
+    changed = _changed(arguments, given_versions)
+    results = Results.of((returned, [*changed.values()]) if changed else returned)
     after = Fingerprint(module)
     if after.key != before.key:
         raise AttributesChanged("calling it changes its attributes, or its tensors for others")
@@ -107,20 +116,39 @@ def rehearse(module: nn.Module, signature: inspect.Signature, call: Call, *, not
     ends = [tensor for tensor in tensors if tensor.requires_grad]
     source = torch.Generator().manual_seed(0)
     cotangents = [torch.randn(end.shape, generator=source, dtype=torch.float64).to(end.dtype) for end in ends]
-    targets = [tensor for tensor in (*given, *after.tensors) if tensor.requires_grad]
+    needing += [tensor.requires_grad for tensor in after.tensors]
+    targets = [tensor for tensor, needs in zip((*given, *after.tensors), needing, strict=True) if needs]
     found: list[torch.Tensor | None] = [None] * len(targets)
     if ends:
         unique = list(dict.fromkeys(targets))
         by_target = dict(zip(unique, _gradients(ends, unique, cotangents), strict=True))
         found = [by_target[target] for target in targets]
     gradients = iter(found)
-    every = [next(gradients) if tensor.requires_grad else None for tensor in (*given, *after.tensors)]
-    changed = [tensor.detach() for tensor in after.tensors]
+    every = [next(gradients) if needs else None for needs in needing]
+    afterwards = [tensor.detach() for tensor in after.tensors]
     detached = Results([_detached(leaf) for leaf in results.leaves], results.tree, results.places)
     count = len(given)
     return Rehearsal(
-        detached, differentiable, cotangents, every[:count], every[count:], changed, draws.found, generator
+        detached,
+        differentiable,
+        cotangents,
+        every[:count],
+        every[count:],
+        afterwards,
+        draws.found,
+        generator,
+        tuple(changed),
+        {i: place for i, tensor in enumerate(tensors) for place, own in changed.items() if tensor is own},
     )
+
+
+def _changed(arguments: Sequence[torch.Tensor | None], versions: Sequence[int | None]) -> dict[int, torch.Tensor]:
+    """Those of the arguments that are another version now, by their places."""
+    return {
+        place: tensor
+        for place, (tensor, version) in enumerate(zip(arguments, versions, strict=True))
+        if tensor is not None and tensor._version != version
+    }
 
 
 def _gradients(
