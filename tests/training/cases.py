@@ -194,6 +194,8 @@ def _products() -> Iterator[Case]:
     yield Case("biases of sequences", biased, {"x": (10, 26, 4)}, {"w": (4, 32), "b": (32,)})
     spread = "m = ReduceMean<axes=[1], keepdims=1>(x) d = Sub(x, m) e = Mul(d, d) y = ReduceMean<axes=[1]>(e)"
     yield Case("means", spread, {"x": (3, 5)})
+    many = "a = Tanh(x) b = MatMul(a, w) c = Mul(a, a) d = Exp(a) e = Add(b, c) y = Add(d, e)"
+    yield Case("three terms", many, {"x": (3, 3)}, {"w": (3, 3)})
     vectors = "h = MatMul(x, w) t = Tanh(h) r = MatMul(t, v) d = MatMul(r, r) y = Mul(r, d)"
     yield Case("products with vectors", vectors, {"x": (4, 5)}, {"w": (5,), "v": (4, 3)})
     yield Case("products of many with a vector", "h = MatMul(x, w) y = Tanh(h)", {"x": (2, 3, 5)}, {"w": (5,)})
@@ -212,6 +214,14 @@ def _views() -> Iterator[Case]:
         back = Concat<axis=0>(l, k, m) u = Reshape(t, back) p = MatMul(x, u) y = Tanh(p)"""
     places = """int64[1] start = {0}, int64[1] before = {-2}, int64[1] last = {-1},
         int64[1] end = {9223372036854775807}"""
+    scaled = "t = Transpose<perm=[0,2,1]>(x) s = Mul(t, half) p = MatMul(x, s) y = Tanh(p)"
+    for name, text in {
+        "scaled keys": scaled,
+        "scaled keys, the number first": scaled.replace("Mul(t, half)", "Mul(half, t)"),
+        "keys scaled by rows": scaled.replace("half", "w"),
+        "scaled keys, turned otherwise": scaled.replace("[0,2,1]", "[1,2,0]").replace("MatMul(x, s)", "Mul(s, s)"),
+    }.items():
+        yield Case(name, text, {"x": (2, 3, 4)}, {"w": (3,)} if "w" in text else {}, settings="number half = {0.5}")
     yield Case("keys turned in a stack", keys, {"x": (2, 3, 4, 5)}, settings=places)
     yield Case("square keys turned in a stack", keys, {"x": (2, 3, 4, 4)}, settings=places)
     other = keys.replace("(l, k, m)", "(l, m, k)").replace("MatMul(x, u)", "Mul(x, u)")

@@ -125,9 +125,9 @@ def gelu(op: Builder, node: ir.Node, dy: ir.Value) -> ir.Value:
         c = math.sqrt(2 / math.pi)
         t = op.Tanh((x + x * x * x * 0.044715) * c)
         return dy * ((t + 1) * 0.5 + x * (1 - t * t) * (x * x * (3 * 0.044715) + 1) * (0.5 * c))
-    distribution = op.Erf(x * math.sqrt(0.5)) * 0.5 + 0.5
-    density = op.Exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi))
-    return dy * (distribution + x * density)
+    # F = (1 + erf(v)) / 2, and x F' = v exp(-v v) / sqrt(pi), with x = v sqrt(2).
+    v = x * math.sqrt(0.5)
+    return dy * (op.Erf(v) + v * op.Exp(math.log(2 / math.sqrt(math.pi)) - v * v) + 1) * 0.5
 
 
 @vjp("Cast", "CastLike")

@@ -20,13 +20,14 @@ from onward.training.forms.depthwise import depthwise_convolution
 from onward.training.forms.pooling import maximum
 from onward.training.forms.selection import select_before_moving
 from onward.training.forms.statistics import batch_normalization
-from onward.training.forms.views import leading_to_doubt, view
+from onward.training.forms.views import leading_to_doubt, scaled_before_turning, view
 
 _FORMS: dict[str, Replacement] = {
     "BatchNormalization": batch_normalization,
     "Conv": depthwise_convolution,
     "Gather": select_before_moving,
     "MaxPool": maximum,
+    "Mul": scaled_before_turning,
     "Reshape": view,
 }
 # Those that onnxruntime folds and packs when it loads the model, if their weights are frozen.

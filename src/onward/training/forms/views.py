@@ -69,6 +69,21 @@ def _turned(op: Builder, node: ir.Node) -> ir.Value | None:
     return op.Transpose(x, perm=[*range(last), last + 1, last])
 
 
+def scaled_before_turning(op: Builder, node: ir.Node) -> list[ir.Value] | None:
+    """A number times x^T as (a number times x)^T: a product that follows takes a transposed operand as it is."""
+    for turned, number in (node.inputs, reversed(node.inputs)):
+        turning = _producer(turned, "Transpose")
+        x = None if turning is None else turning.inputs[0]
+        if turned is None or turning is None or x is None or number is None or dims(number) != ():
+            continue
+        order: list[int] = list(attribute(turning, "perm", ()))
+        last = len(order) - 2
+        alone = len(turned.uses()) == 1 and not turned.is_graph_output()
+        if alone and last >= 0 and order == [*range(last), last + 1, last]:
+            return [op.Transpose(op.Mul(x, number), perm=order)]
+    return None
+
+
 def _producer(value: ir.Value | None, op_type: str) -> ir.Node | None:
     node = None if value is None else value.producer()
     return node if node is not None and node.domain == "" and node.op_type == op_type else None

@@ -59,13 +59,16 @@ def _first_of(*lowerings: Replacement) -> Replacement:
     return lowering
 
 
-_LOWERINGS: dict[str, Replacement] = {"SoftmaxCrossEntropyLoss": losses.softmax_cross_entropy}
+_LOWERINGS: dict[str, Replacement] = {
+    "SoftmaxCrossEntropyLoss": losses.softmax_cross_entropy,
+    "Where": softmax.zeros_for_nan,
+}
 # Of nodes that we have written ourselves.
 _BACKWARD_LOWERINGS: dict[str, Replacement] = {
     "Add": _first_of(slices.tiles, scattering.scattered_term),
     "ReduceSum": reductions.sum_of_rows,
     "ScatterElements": pooling.scattered_maximum,
-    "Sum": slices.tiles,
+    "Sum": _first_of(slices.tiles, reductions.sum_by_pairs),
     "Where": masks.mask,
 }
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import onnx_ir as ir
 
 from onward.graph.builder import Builder
 from onward.graph.nodes import attribute, integers
-from onward.graph.shapes import dims
+from onward.graph.shapes import dims, same_dims
 
 _FEWEST_COLUMNS = 32
 _FEWEST_ELEMENTS = 2**13
@@ -33,3 +34,12 @@ def sum_of_rows(op: Builder, node: ir.Node) -> list[ir.Value] | None:
         return None
     matrix = x if len(rows) == 1 else op.Reshape(x, [-1, columns])
     return [op.MatMul(op.ones(matrix, 0), matrix)]
+
+
+def sum_by_pairs(op: Builder, node: ir.Node) -> list[ir.Value] | None:
+    """a + b + c in the order of Sum, which onnxruntime adds in the same order and twice as slowly."""
+    terms = [term for term in node.inputs if term is not None]
+    sizes = dims(terms[0]) if len(terms) == len(node.inputs) > 1 else None
+    if sizes is None or not all(same_dims(sizes, dims(term)) for term in terms):
+        return None  # what Sum knows of broadcasting is not worth knowing twice
+    return [functools.reduce(op.Add, terms)]

@@ -1,4 +1,4 @@
-"""The gradient of Softmax in attention."""
+"""Softmax in attention, and its gradient."""
 
 from __future__ import annotations
 
@@ -23,6 +23,15 @@ def softmax(op: Builder, node: ir.Node, dy: ir.Value) -> Cotangents:
         return rules.softmax(op, node, dy)
     dy = _unmasked(dy, y)
     return y * (dy - op.ReduceSum(dy * y, axes, keepdims=1))
+
+
+def zeros_for_nan(op: Builder, node: ir.Node) -> list[ir.Value] | None:
+    """Where(IsNaN(y), 0, y) of a Softmax: the numbers of y that are above 0, which NaN is not, in a single pass."""
+    y = node.inputs[2]
+    producer = None if y is None else y.producer()
+    if y is None or producer is None or producer.op_type != "Softmax" or y.dtype != ir.DataType.FLOAT:
+        return None
+    return [op.ThresholdedRelu(y, alpha=0.0)] if _with_zeros(y) is node.outputs[0] else None
 
 
 def _with_zeros(y: ir.Value) -> ir.Value | None:
