@@ -29,6 +29,7 @@ from onward.torch.ortmodule.call import Call, invoke
 from onward.torch.ortmodule.chunks import slice_chunks
 from onward.torch.ortmodule.decision import decided
 from onward.torch.ortmodule.dropout import NOISE, Mask, note_sizes, replace_random
+from onward.torch.ortmodule.forms import choose_forms
 from onward.torch.ortmodule.guards import ExactSizes, Guards
 from onward.torch.ortmodule.marks import mark_gradients
 
@@ -243,7 +244,18 @@ def _by_tracing(
     if said:
         # It may follow from sizes, which are the same as long as this graph is used, or from data, which are not.
         raise ORTModuleTorchModelException(str(said[0].message))
+    _declare_unused(model, call)
     return Captured(model, call.names, ExactSizes(call.sizes), "tracing")
+
+
+def _declare_unused(model: ir.Model, call: Call) -> None:
+    """Tracing leaves arguments out that nothing depends on."""
+    there = {value.name: value for value in model.graph.inputs}
+    model.graph.inputs.clear()
+    for name, tensor in zip(call.names, call.tensors, strict=True):
+        dtype = ir.DataType.from_numpy(tensor.detach()[:0].numpy().dtype if tensor.ndim else tensor.numpy().dtype)
+        new = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(tensor.shape))
+        model.graph.inputs.append(there.get(name, new))
 
 
 _WAYS = {"torch.export": _by_export, "torch.export of fixed sizes": _by_export_of_sizes, "tracing": _by_tracing}
@@ -272,5 +284,6 @@ def _prepared(found: Captured) -> Captured:
     found.model = prepare(found.model, keep=custom_operators())
     if found.exporter == "torch.export":
         slice_chunks(found.model)
+    choose_forms(found.model)
     found.masks = replace_random(found.model)
     return found

@@ -94,6 +94,8 @@ def rehearse(module: nn.Module, signature: inspect.Signature, call: Call, *, not
         raise ORTModuleTorchModelException("it draws random numbers from Python or numpy")
     if [tensor._version for tensor in (*given, *constants)] != [*given_versions, *constant_versions]:
         raise ORTModuleTorchModelException("it changes an argument in place")
+    if draws.refusals:
+        raise ORTModuleTorchModelException(draws.refusals[0])
     results = Results.of(returned)
     after = Fingerprint(module)
     if after.key != before.key:

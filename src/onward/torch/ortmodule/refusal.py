@@ -1,0 +1,60 @@
+"""Operations that exporters write otherwise than torch computes them, which not every first call shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+_aten = torch.ops.aten
+
+
+def refusal(operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    """Why no graph can be trusted with what torch runs just now; None where one can."""
+    reason = _REASONS.get(operation.overloadpacket)
+    return None if reason is None else reason(args, kwargs)
+
+
+def _embedding(args: Sequence[Any], _: Mapping[str, Any]) -> str | None:
+    by_frequency = len(args) > 3 and args[3]
+    return "an embedding divides gradients by how often a row is looked up" if by_frequency else None
+
+
+def _scatter_reduce(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    if args[4] == "mean":
+        return "scatter_reduce takes means, which ONNX does not have"
+    # Where the element that is left out is as large as the result, torch gives it a part of the gradient nevertheless.
+    is_chosen = args[4] in ("amax", "amin") and not kwargs.get("include_self", True)
+    return f"scatter_reduce takes {args[4]} without the elements that were there" if is_chosen else None
+
+
+def _nearest(args: Sequence[Any], _: Mapping[str, Any]) -> str | None:
+    """Halves of pixels fall on borders between others, which rounding decides."""
+    factors = [factor for factor in args[2:] if isinstance(factor, float)]
+    if all(factor.is_integer() or (1 / factor).is_integer() for factor in factors):
+        return None
+    return f"it interpolates by 'nearest-exact' with a factor of {factors[0]}"
+
+
+def _floor_divide(args: Sequence[Any], _: Mapping[str, Any]) -> str | None:
+    """`torch.export` writes none of these, and what tracing writes rounds towards zero."""
+    is_number = not isinstance(args[0], torch.Tensor)
+    return "it divides a number by a tensor, and rounds down" if is_number else None
+
+
+def _always(reason: str) -> Callable[[Sequence[Any], Mapping[str, Any]], str]:
+    return lambda args, kwargs: reason
+
+
+_REASONS: dict[Any, Callable[[Sequence[Any], Mapping[str, Any]], str | None]] = {
+    _aten.embedding: _embedding,
+    _aten.scatter_reduce: _scatter_reduce,
+    _aten._upsample_nearest_exact1d: _nearest,
+    _aten._upsample_nearest_exact2d: _nearest,
+    _aten._upsample_nearest_exact3d: _nearest,
+    _aten.floor_divide: _floor_divide,
+    _aten.logcumsumexp: _always("logcumsumexp loses what is far below the largest element"),
+    _aten.erfc: _always("1 - erf(x) loses what erfc(x) is there for"),
+    _aten.multi_margin_loss: _always("multi_margin_loss has other gradients at its kinks"),
+}
