@@ -6,8 +6,35 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
+
+from onward.torch.ortmodule._fallback import ORTModuleTorchModelException
 
 _aten = torch.ops.aten
+_FLOORING = frozenset(
+    {
+        torch.floor_divide, torch.Tensor.floor_divide, torch.Tensor.floor_divide_, torch.Tensor.__floordiv__,
+        torch.Tensor.__rfloordiv__, torch.Tensor.__ifloordiv__,
+    }
+)  # fmt: skip
+
+
+class NoFloorDivision(TorchFunctionMode):
+    """Refuses divisions that round down, as long as a module is traced: there they are written to round towards zero.
+
+    That is the same for sizes, which are tensors then, too, and which are not negative. `has_numbers`: whether there
+    are numbers among the arguments, which cannot be told from sizes.
+    """
+
+    def __init__(self, *, has_numbers: bool) -> None:
+        super().__init__()
+        self._has_numbers = has_numbers
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        tensors = [value for value in args if isinstance(value, torch.Tensor)]
+        if func in _FLOORING and (self._has_numbers or any(tensor.ndim for tensor in tensors)):
+            raise ORTModuleTorchModelException("it divides and rounds down, where torch's older exporter does not")
+        return func(*args, **(kwargs or {}))
 
 
 def refusal(operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
@@ -37,12 +64,6 @@ def _nearest(args: Sequence[Any], _: Mapping[str, Any]) -> str | None:
     return f"it interpolates by 'nearest-exact' with a factor of {factors[0]}"
 
 
-def _floor_divide(args: Sequence[Any], _: Mapping[str, Any]) -> str | None:
-    """`torch.export` writes none of these, and what tracing writes rounds towards zero."""
-    is_number = not isinstance(args[0], torch.Tensor)
-    return "it divides a number by a tensor, and rounds down" if is_number else None
-
-
 def _always(reason: str) -> Callable[[Sequence[Any], Mapping[str, Any]], str]:
     return lambda args, kwargs: reason
 
@@ -53,8 +74,9 @@ _REASONS: dict[Any, Callable[[Sequence[Any], Mapping[str, Any]], str | None]] = 
     _aten._upsample_nearest_exact1d: _nearest,
     _aten._upsample_nearest_exact2d: _nearest,
     _aten._upsample_nearest_exact3d: _nearest,
-    _aten.floor_divide: _floor_divide,
     _aten.logcumsumexp: _always("logcumsumexp loses what is far below the largest element"),
     _aten.erfc: _always("1 - erf(x) loses what erfc(x) is there for"),
     _aten.multi_margin_loss: _always("multi_margin_loss has other gradients at its kinks"),
+    _aten._cdist_forward: _always("exporters write the distances of cdist without absolute values"),
+    _aten._euclidean_dist: _always("cdist has other gradients where points are the same"),
 }
