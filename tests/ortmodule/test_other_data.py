@@ -231,6 +231,40 @@ def test_refused(name: str) -> None:
     check(module(), *data, falls_back=True)
 
 
+# What ONNX takes, and torch does not.
+WRONG: dict[str, tuple[Callable[[], nn.Module], tuple[Tensor, ...], tuple[Tensor, ...]]] = {
+    "embedding": (lambda: nn.Embedding(4, 3), (IDS,), (IDS - 1,)),
+    "gather": (lambda: Function(lambda _, x, ids: x.gather(0, ids)), (ROWS, IDS), (ROWS, IDS - 1)),
+    "index_select": (
+        lambda: Function(lambda _, x, ids: x.index_select(0, ids)),
+        (ROWS, IDS[0]),
+        (ROWS, IDS[0] - 1),
+    ),
+    "scatter_add": (
+        lambda: Function(lambda _, x, ids: x.scatter_add(0, ids, 2 * x[:2])),
+        (ROWS, IDS),
+        (ROWS, IDS - 1),
+    ),
+    "probabilities": (
+        lambda: Function(lambda _, x: F.binary_cross_entropy(x, torch.ones_like(x))),
+        (USUAL.abs() / 2,),
+        (USUAL,),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_torch_refuses(name: str) -> None:
+    make, right, wrong = WRONG[name]
+    module = make()
+    net = ORTModule(module)
+    torch.testing.assert_close(step(net, right), step(module, right), **CLOSE)
+    with pytest.warns(FallbackWarning), pytest.raises((IndexError, RuntimeError)):
+        net(*wrong)
+    torch.testing.assert_close(step(net, right), step(module, right), **CLOSE)
+    assert net.runs_on_onnxruntime(*right)
+
+
 def test_numbers_that_vary_are_not_divided_by_tracing() -> None:
     module = Function(lambda _, x, k: x * (7 // k))
     net = ORTModule(module)

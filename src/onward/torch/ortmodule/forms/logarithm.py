@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onward.graph.builder import Builder
+from onward.graph.guard import guarded_all
 from onward.graph.nodes import attribute, input_at
 from onward.graph.provenance.record import OPERATION
 from onward.torch.ortmodule.forms.origin import made_by
@@ -13,7 +14,7 @@ from onward.torch.ortmodule.marks import detached, sloped
 _SMALL = 0.1  # below it, 1 + x has lost digits of x
 # What a value may go through on its way out, and where it is still told from zero.
 _MOVING = frozenset("Cast Concat Flatten Gather Identity Reshape Slice Split Squeeze Transpose Unsqueeze".split())
-_ARITHMETIC = frozenset("Add Clip Max Min Mul Sub Where".split())
+_ARITHMETIC = frozenset("Add Clip Div Max Min Mul Neg Sub Where".split())
 
 
 def sigmoid(op: Builder, node: ir.Node) -> ir.Value | None:
@@ -131,5 +132,7 @@ def binary_cross_entropy(op: Builder, node: ir.Node) -> ir.Value | None:
     assert x is not None
     assert t is not None
     value = op.Sub(*(product.outputs[0] for product in (first, second)))
+    wrong = op.Not(op.And(op.GreaterOrEqual(x, 0), op.LessOrEqual(x, 1)))
+    value = guarded_all(op, value, wrong, f"probabilities {x.name!r} are between 0 and 1")  # as torch demands
     value = sloped(op, value, x, (x - t) / op.Max(x * (1 - x), op.constant(1e-12, x.dtype)))
     return sloped(op, value, t, op.Log(1 - x) - op.Log(x))
