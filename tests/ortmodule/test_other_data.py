@@ -281,6 +281,15 @@ def test_tracing_keeps_arguments_that_nothing_depends_on(monkeypatch: pytest.Mon
     check(Function(lambda _, x, y: 2 * y), (USUAL, USUAL.clone().requires_grad_()))
 
 
+@pytest.mark.parametrize("function", [F.logsigmoid, lambda x: F.binary_cross_entropy_with_logits(x, (x > 0).float())])
+def test_tracing_writes_no_logarithms_of_zero(
+    function: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORTMODULE_ONNX_OPSET_VERSION", "17")
+    data = [USUAL.clone(), torch.tensor(DATA["large"])]
+    check(Function(lambda _, x: function(x)), *((x.requires_grad_(),) for x in data), falls_back=True)
+
+
 def test_numbers_that_vary_are_not_divided_by_tracing() -> None:
     module = Function(lambda _, x, k: x * (7 // k))
     net = ORTModule(module)

@@ -32,7 +32,7 @@ from onward.torch.ortmodule.dropout import NOISE, Mask, note_sizes, replace_rand
 from onward.torch.ortmodule.forms import choose_forms
 from onward.torch.ortmodule.guards import ExactSizes, Guards
 from onward.torch.ortmodule.marks import mark_gradients
-from onward.torch.ortmodule.refusal import NoFloorDivision
+from onward.torch.ortmodule.refusal import Traceable
 
 _OLDEST_OPSET = 18  # that torch.export writes
 _RESERVED = frozenset(
@@ -241,7 +241,7 @@ def _by_tracing(
     for place, tensor in zip(call.places, examples(call), strict=True):
         leaves[place] = tensor
     inputs = Inputs(signature, leaves, call.tree, call.names, {})
-    with NoFloorDivision(has_numbers=any(tensor.ndim == 0 for tensor in call.tensors)):
+    with Traceable(has_numbers=any(tensor.ndim == 0 for tensor in call.tensors)):
         model, said = legacy.trace(module, inputs, None, wishes.opset, **wishes.arguments)
     if said:
         # It may follow from sizes, which are the same as long as this graph is used, or from data, which are not.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch.overrides import TorchFunctionMode
 
 from onward.torch.ortmodule._fallback import ORTModuleTorchModelException
@@ -19,10 +20,14 @@ _FLOORING = frozenset(
 )  # fmt: skip
 
 
-class NoFloorDivision(TorchFunctionMode):
-    """Refuses divisions that round down, as long as a module is traced: there they are written to round towards zero.
+_BY_LOGARITHMS = frozenset({F.logsigmoid, F.binary_cross_entropy, F.binary_cross_entropy_with_logits})
 
-    That is the same for sizes, which are tensors then, too, and which are not negative. `has_numbers`: whether there
+
+class Traceable(TorchFunctionMode):
+    """Refuses, as long as a module is traced, what is written otherwise there, and leaves no record behind.
+
+    Logarithms of sigmoids are infinite for numbers that are not large. Divisions that round down are written to round
+    towards zero; that is the same for sizes, which are tensors then, too, and which are not negative. `has_numbers`: whether there
     are numbers among the arguments, which cannot be told from sizes.
     """
 
@@ -34,6 +39,8 @@ class NoFloorDivision(TorchFunctionMode):
         tensors = [value for value in args if isinstance(value, torch.Tensor)]
         if func in _FLOORING and (self._has_numbers or any(tensor.ndim for tensor in tensors)):
             raise ORTModuleTorchModelException("it divides and rounds down, where torch's older exporter does not")
+        if func in _BY_LOGARITHMS:
+            raise ORTModuleTorchModelException(f"torch's older exporter writes {func.__name__} by logarithms of zero")
         return func(*args, **(kwargs or {}))
 
 
