@@ -27,8 +27,8 @@ class Traceable(TorchFunctionMode):
     """Refuses, as long as a module is traced, what is written otherwise there, and leaves no record behind.
 
     Logarithms of sigmoids are infinite for numbers that are not large. Divisions that round down are written to round
-    towards zero; that is the same for sizes, which are tensors then, too, and which are not negative. `has_numbers`: whether there
-    are numbers among the arguments, which cannot be told from sizes.
+    towards zero; that is the same for sizes, which are tensors then, too, and which are not negative. `has_numbers`:
+    whether there are numbers among the arguments, which cannot be told from sizes.
     """
 
     def __init__(self, *, has_numbers: bool) -> None:
