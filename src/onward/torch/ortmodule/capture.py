@@ -31,6 +31,7 @@ from onward.torch.ortmodule.decision import decided
 from onward.torch.ortmodule.dropout import NOISE, Mask, note_sizes, replace_random
 from onward.torch.ortmodule.forms import choose_forms
 from onward.torch.ortmodule.guards import ExactSizes, Guards
+from onward.torch.ortmodule.interpolation import require_exact_interpolation
 from onward.torch.ortmodule.marks import mark_gradients
 from onward.torch.ortmodule.refusal import Traceable
 
@@ -210,6 +211,7 @@ def _by_export(
     for value in all_values(model.graph):  # sizes that turned out to be fixed are written as texts
         if value.shape is not None:
             value.shape = ir.Shape([_size(size) for size in value.shape])
+    require_exact_interpolation(model)
     note_sizes(model)
     mark_gradients(model)
     return Captured(model, names, Guards(exported), "torch.export", passed=_passed(exported))
