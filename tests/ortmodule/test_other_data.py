@@ -217,11 +217,11 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], list[tuple[Tensor, ...]]]] = {
     ),
     "nearest by a fraction, for some sizes": (
         lambda: Function(lambda _, x: F.interpolate(x, scale_factor=1.2)),
-        [(torch.arange(2.0 * size * size).reshape(1, 2, size, size).requires_grad_(),) for size in (8, 9, 10, 16)],
+        [(torch.arange(2.0 * size * size).reshape(1, 2, size, size).requires_grad_(),) for size in (8, 9, 10, 20)],
     ),
     "bilinear by a fraction, for an axis that keeps its size": (
         lambda: Function(lambda _, x: F.interpolate(x, scale_factor=1.2, mode="bilinear")),
-        [(torch.arange(2.0 * size * size).reshape(1, 2, size, size).requires_grad_(),) for size in (8, 9, 10, 4)],
+        [(torch.arange(2.0 * n * (n + 1)).reshape(1, 2, n, n + 1).requires_grad_(),) for n in (8, 9, 10, 4)],
     ),
     "nearest-exact by a fraction": (
         lambda: Function(lambda _, x: F.interpolate(x, scale_factor=1.7, mode="nearest-exact")),
