@@ -9,6 +9,7 @@ from onward.graph.builder import Builder
 from onward.graph.finish import publish, to_input
 from onward.graph.nodes import attribute, input_at, is_used, take_over
 from onward.graph.opsets import NeedsOpsetError
+from onward.graph.replacement import emitting_before
 
 UPDATED = ".updated"  # what running statistics are called after the step
 # In the metadata of a BatchNormalization: its running variance averages unbiased ones, as torch does and the standard
@@ -65,13 +66,18 @@ def update_running_statistics(op: Builder) -> dict[str, str]:
 
 
 def _unbiased(op: Builder, node: ir.Node, before: ir.Value, after: ir.Value) -> ir.Value:
-    """The running variance that torch has: the variance of the batch counts n / (n - 1) times, n elements a channel."""
+    """The running variance that torch has: the variance of the batch counts n / (n - 1) times, n elements a channel.
+
+    onnxruntime writes the new variance where the given one is, unless it is an output of the graph. So the node is
+    given zeros of its own, and what was before is added behind it.
+    """
     x, momentum = node.inputs[0], attribute(node, "momentum", 0.9)
     assert x is not None
+    with emitting_before(op, node):
+        node.replace_input_with(4, before * 0)
     with op:
-        kept = before * momentum
         elements = op.Cast(op.Size(x) / op.Size(before), to=before.dtype)
-        corrected = kept + (after - kept) * (elements / (elements - 1))
+        corrected = before * momentum + after * (elements / (elements - 1))
     corrected.shape = before.shape
     return corrected
 

@@ -85,11 +85,13 @@ def sample(
 def _taps(op: Builder, position: ir.Value, size: Extent, how: Sampler) -> tuple[ir.Value, ir.Value | None]:
     """The pixels next to a position along one axis, int64 `[..., taps]`, and their weights where they are not 1."""
     assert position.dtype is not None
+    last = op.constant(size - 1, position.dtype) if isinstance(size, int) else op.cast(size - 1, position.dtype)
+    if how.mode == "linear" and how.padding != "zeros":
+        position = _inside(op, position, last, how)
     base = op.Round(position) if how.mode == "nearest" else op.Floor(position)
     parts = [op.Unsqueeze(weight, [-1]) for weight in _weights(op, position - base, how.mode)]
     weights = op.Concat(*parts, axis=-1) if parts else None
     places = op.Unsqueeze(base, [-1]) + np.array(_OFFSETS[how.mode])
-    last = op.constant(size - 1, position.dtype) if isinstance(size, int) else op.cast(size - 1, position.dtype)
     if how.padding == "zeros":
         inside = op.And(op.GreaterOrEqual(places, 0), op.LessOrEqual(places, last))
         weights = op.cast(inside, position.dtype) if weights is None else op.Where(inside, weights, 0)
@@ -114,8 +116,15 @@ def _weights(op: Builder, t: ir.Value, mode: str) -> list[ir.Value]:
     return [outer(t + 1), inner(t), inner(1 - t), outer(2 - t)]
 
 
+def _inside(op: Builder, position: ir.Value, last: ir.Value, how: Sampler) -> ir.Value:
+    """Where a position outside of the image leads to; at the border there is no slope, on neither side, as in torch."""
+    if how.padding == "reflection":
+        position = _reflected(op, position, last, how.align_corners)
+    return op.Where(op.LessOrEqual(position, 0), 0, op.Where(op.GreaterOrEqual(position, last), last, position))
+
+
 def _reflected(op: Builder, places: ir.Value, last: ir.Value, align_corners: bool) -> ir.Value:
-    """Whole positions again: there and back along the image, which is `span` long."""
+    """There and back along the image, which is `span` long; whole positions stay whole."""
     first, span = (0.0, op.Max(last, 1)) if align_corners else (-0.5, last + 1)
     distance = op.Abs(places - first)
     around = distance - op.Floor(distance / (span * 2)) * (span * 2)

@@ -31,9 +31,12 @@ from onward.torch.ortmodule.chunks import slice_chunks
 from onward.torch.ortmodule.decision import decided
 from onward.torch.ortmodule.drawing import drawing_is_told
 from onward.torch.ortmodule.dropout import NOISE, Mask, note_sizes, replace_random
+from onward.torch.ortmodule.forms import choose_forms
 from onward.torch.ortmodule.guards import ExactSizes, Guards
+from onward.torch.ortmodule.interpolation import require_exact_interpolation
 from onward.torch.ortmodule.marks import mark_gradients
 from onward.torch.ortmodule.own_gradient import own_gradients
+from onward.torch.ortmodule.refusal import Traceable
 
 _OLDEST_OPSET = 18  # that torch.export writes
 _RESERVED = frozenset(
@@ -228,6 +231,7 @@ def _exported(
         if value.shape is not None:
             value.shape = ir.Shape([_size(size) for size in value.shape])
     write_choices(model)
+    require_exact_interpolation(model)
     note_sizes(model)
     mark_gradients(model)
     return Captured(model, names, Guards(exported), "torch.export", passed=_passed(exported))
@@ -261,11 +265,23 @@ def _by_tracing(
     for place, tensor in zip(call.places, examples(call), strict=True):
         leaves[place] = tensor
     inputs = Inputs(signature, leaves, call.tree, call.names, {})
-    model, said = legacy.trace(module, inputs, None, wishes.opset, **wishes.arguments)
+    with Traceable(has_numbers=any(tensor.ndim == 0 for tensor in call.tensors)):
+        model, said = legacy.trace(module, inputs, None, wishes.opset, **wishes.arguments)
     if said:
         # It may follow from sizes, which are the same as long as this graph is used, or from data, which are not.
         raise ORTModuleTorchModelException(str(said[0].message))
+    _declare_unused(model, call)
     return Captured(model, call.names, ExactSizes(call.sizes), "tracing")
+
+
+def _declare_unused(model: ir.Model, call: Call) -> None:
+    """Tracing leaves arguments out that nothing depends on."""
+    there = {value.name: value for value in model.graph.inputs}
+    model.graph.inputs.clear()
+    for name, tensor in zip(call.names, call.tensors, strict=True):
+        dtype = ir.DataType.from_numpy(tensor.detach().numpy().dtype)
+        new = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(tensor.shape))
+        model.graph.inputs.append(there.get(name, new))
 
 
 _WAYS = {"torch.export": _by_export, "torch.export of fixed sizes": _by_export_of_sizes, "tracing": _by_tracing}
@@ -294,5 +310,6 @@ def _prepared(found: Captured) -> Captured:
     found.model = prepare(found.model, keep=custom_operators())
     if found.exporter == "torch.export":
         slice_chunks(found.model)
+    choose_forms(found.model)
     found.masks = replace_random(found.model)
     return found

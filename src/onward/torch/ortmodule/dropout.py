@@ -22,6 +22,7 @@ from onward.graph.nodes import all_values, attribute, constant_of, input_at, is_
 from onward.graph.provenance.record import OPERATION
 from onward.graph.shapes import is_placeholder
 from onward.torch.ortmodule._fallback import ORTModuleTorchModelException
+from onward.torch.ortmodule.refusal import refusal
 
 MASK = "random"
 _SIZES = "onward.sizes"  # in the metadata of a Dropout
@@ -63,13 +64,16 @@ _DRAWING = {
 
 
 class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records the masks that are drawn inside of it."""
+    """Records the masks that are drawn inside of it, and why graphs would not do what is done there."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.found: list[Drawn] = []
+        self.refusals: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if reason := refusal(func, args, kwargs or {}):
+            self.refusals.append(reason)
         drawn = func(*args, **(kwargs or {}))
         if (kwargs or {}).get("generator") is not None:
             return drawn

@@ -15,10 +15,12 @@ from onward.graph.builder import Builder
 from onward.graph.nodes import attribute
 from onward.graph.provenance.record import OPERATION
 from onward.graph.shapes import is_floating
+from onward.torch.ortmodule._fallback import ORTModuleTorchModelException
 
 _DOMAIN, _DETACHED, _PADDED, _INDEX = "onward.torch", "Detached", "Padded", "padding_idx"
 _AT_LEAST, _AT_MOST, _BETWEEN, _DEVIATION = "AtLeast", "AtMost", "Between", "Deviation"
-_EMBEDDING = re.compile(r"aten\.embedding\.default\]\(args = \(%\w+, %\w+, (\d+)")
+_SLOPED = "Sloped"
+_EMBEDDING = re.compile(r"aten\.embedding\.default\]\(args = \(%\w+, %\w+, (%?\w+)")
 _PICKED = re.compile(r"aten\.(?:max|min)\.dim\]\(args = \(%\w+, (-?\d+)")
 # Operator of the graph -> operation of torch -> the function that takes its place.
 _MARKS: dict[str, dict[str, str]] = {
@@ -62,12 +64,42 @@ def _between(op: Builder, node: ir.Node, dy: ir.Value) -> tuple[ir.Value, None, 
     return op.Where(op.And(op.Less(low, x), op.Less(x, high)), dy, 0), None, None
 
 
+@vjp(_SLOPED, domain=_DOMAIN, broadcast=True)
+def _slope(op: Builder, node: ir.Node, dy: ir.Value) -> tuple[ir.Value, ir.Value, None]:
+    """A value of which it is said how it changes with x; what else it is computed from, others have said."""
+    slope = node.inputs[2]
+    assert slope is not None
+    return dy, dy * slope, None
+
+
 @vjp(_DEVIATION, domain=_DOMAIN)
 def _deviation(op: Builder, node: ir.Node, dy: ir.Value) -> ir.Value:
     """std of numbers that are all the same: no gradient, where the root of a variance has infinity times nothing."""
     y = node.outputs[0]
     is_zero = op.Equal(y, 0)
     return op.Where(is_zero, 0, dy / (2 * op.Where(is_zero, 1, y)))
+
+
+def detached(op: Builder, x: ir.Value) -> ir.Value:
+    """The same without a gradient."""
+    value: ir.Value = op.custom(_DOMAIN, _DETACHED, x, like=x)
+    return value
+
+
+def sloped(op: Builder, y: ir.Value, x: ir.Value, slope: ir.Value) -> ir.Value:
+    """y, whose gradient with respect to x is `slope`, and which has no other than those that are given so."""
+    node = y.producer()
+    inner = y if node is not None and node.op_type == _SLOPED else detached(op, y)
+    value: ir.Value = op.custom(_DOMAIN, _SLOPED, inner, x, detached(op, slope), like=y)
+    return value
+
+
+def define_marks(model: ir.Model) -> None:
+    """Bring along the functions behind `detached` and `sloped`, where they are used."""
+    used = {node.op_type for node in model.graph if node.domain == _DOMAIN}
+    for name, inputs in {_DETACHED: ["x"], _SLOPED: ["value", "x", "slope"]}.items():
+        if name in used:
+            _define(model, name, "Identity", inputs)
 
 
 def mark_gradients(model: ir.Model) -> None:
@@ -81,7 +113,7 @@ def mark_gradients(model: ir.Model) -> None:
                 _mark(model, node, name)
                 break
         if node.op_type == "Gather" and (found := _EMBEDDING.search(record)):
-            _mark_padding(model, node, int(found[1]))
+            _mark_padding(model, node, found[1])
         elif node.op_type in ("ReduceMax", "ReduceMin") and (found := _PICKED.search(record)):
             _pick(node, int(found[1]))
         elif node.op_type == "Sqrt" and "aten.sqrt." in record and _is_variance(node.inputs[0]):
@@ -99,7 +131,10 @@ def _mark(model: ir.Model, node: ir.Node, name: str) -> None:
     node.domain, node.op_type = _DOMAIN, name
 
 
-def _mark_padding(model: ir.Model, node: ir.Node, index: int) -> None:
+def _mark_padding(model: ir.Model, node: ir.Node, number: str) -> None:
+    if not number.isdigit():
+        raise ORTModuleTorchModelException("the padding of an embedding is a row that follows from sizes")
+    index = int(number)
     rows, graph = node.outputs[0], node.graph
     assert graph is not None
     marked = ir.node(_PADDED, [rows, node.inputs[1]], {_INDEX: index}, domain=_DOMAIN)

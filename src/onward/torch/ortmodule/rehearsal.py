@@ -102,6 +102,8 @@ def rehearse(module: nn.Module, signature: inspect.Signature, call: Call, *, not
         raise ORTModuleTorchModelException("it draws random numbers from Python or numpy")
     if [tensor._version for tensor in constants] != constant_versions:
         raise ORTModuleTorchModelException("it changes an argument in place that is a constant of the graph")
+    if draws.refusals:
+        raise ORTModuleTorchModelException(draws.refusals[0])
     changed = _changed(arguments, given_versions)
     results = Results.of((returned, [*changed.values()]) if changed else returned)
     after = Fingerprint(module)
