@@ -218,10 +218,17 @@ def _views() -> Iterator[Case]:
     for name, text in {
         "scaled keys": scaled,
         "scaled keys, the number first": scaled.replace("Mul(t, half)", "Mul(half, t)"),
+        "scaled keys, by a row of one": scaled.replace("half", "one"),
         "keys scaled by rows": scaled.replace("half", "w"),
         "scaled keys, turned otherwise": scaled.replace("[0,2,1]", "[1,2,0]").replace("MatMul(x, s)", "Mul(s, s)"),
     }.items():
-        yield Case(name, text, {"x": (2, 3, 4)}, {"w": (3,)} if "w" in text else {}, settings="number half = {0.5}")
+        yield Case(
+            name,
+            text,
+            {"x": (2, 3, 4)},
+            {"w": (3,)} if "w" in text else {},
+            settings="number half = {0.5}, number[1] one = {2}",
+        )
     yield Case("keys turned in a stack", keys, {"x": (2, 3, 4, 5)}, settings=places)
     yield Case("square keys turned in a stack", keys, {"x": (2, 3, 4, 4)}, settings=places)
     other = keys.replace("(l, k, m)", "(l, m, k)").replace("MatMul(x, u)", "Mul(x, u)")

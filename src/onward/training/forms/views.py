@@ -74,7 +74,7 @@ def scaled_before_turning(op: Builder, node: ir.Node) -> list[ir.Value] | None:
     for turned, number in (node.inputs, reversed(node.inputs)):
         turning = _producer(turned, "Transpose")
         x = None if turning is None else turning.inputs[0]
-        if turned is None or turning is None or x is None or number is None or dims(number) != ():
+        if turned is None or turning is None or x is None or number is None or dims(number) not in ((), (1,)):
             continue
         order: list[int] = list(attribute(turning, "perm", ()))
         last = len(order) - 2
