@@ -174,6 +174,16 @@ def _products() -> Iterator[Case]:
         u = Transpose<perm=[0,1,3,2]>(k) s = MatMul(a, u) p = Softmax<axis=-1>(s) y = MatMul(p, v)"""
     numbers = "int64[5] shape = {2, 5, 3, 2, 4}, int64 zero = {0}, int64 one = {1}, int64 two = {2}"
     yield Case("attention by Gather", attention, {"x": (2, 5, 24)}, {"b": (24,)}, settings=numbers)
+    copied = attention.replace(
+        "t = Transpose<perm=[2,0,3,1,4]>(r)", "i = Transpose<perm=[2,0,3,1,4]>(r) t = Identity(i)"
+    )
+    yield Case("attention by Gather of a copy", copied, {"x": (2, 5, 24)}, {"b": (24,)}, settings=numbers)
+    turned = "a = Tanh(x) t = Transpose<perm=[0,2,1]>(a) s = MatMul(v, t) y = Tanh(s)"
+    yield Case("keys", turned, {"x": (2, 3, 4)}, {"v": (2, 5, 4)})
+    yield Case("keys of all", turned, {"x": (2, 3, 4)}, {"v": (5, 4)})  # one matrix for the whole stack
+    yield Case(
+        "squared keys", "a = Tanh(x) t = Transpose<perm=[0,2,1]>(a) s = MatMul(a, t) y = Tanh(s)", {"x": (2, 3, 4)}
+    )
     squeezed = """r = Unsqueeze(x, one) t = Transpose<perm=[3,1,0,2]>(r) g = Gather<axis=0>(t, last)
         s = Squeeze(g, zero) y = Tanh(s)"""
     axes = "int64[1] one = {1}, int64[1] zero = {0}, int64 last = {-1}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -38,6 +39,7 @@ from onward.torch.ortmodule.marks import mark_gradients
 from onward.torch.ortmodule.own_gradient import own_gradients
 from onward.torch.ortmodule.refusal import Traceable
 
+_PRODUCT = re.compile(r"(\d+)\*([A-Za-z_]\w*)")
 _OLDEST_OPSET = 18  # that torch.export writes
 _RESERVED = frozenset(
     {
@@ -245,9 +247,11 @@ def _by_export_of_sizes(
 
 
 def _size(size: int | ir.SymbolicDim) -> int | str | None:
-    if isinstance(size, int):
-        return size
-    return int(size.value) if size.value is not None and size.value.isdigit() else size.value
+    if isinstance(size, int) or size.value is None:
+        return size if isinstance(size, int) else None
+    if product := _PRODUCT.fullmatch(size.value):
+        return f"{product[2]}*{product[1]}"  # as `graph/sizes.py` has it
+    return int(size.value) if size.value.isdigit() else size.value
 
 
 def _passed(program: ExportedProgram) -> dict[int, int]:

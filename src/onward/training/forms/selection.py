@@ -56,6 +56,8 @@ def _view(x: ir.Value) -> _View:
     here = _View(x, [*own])
     if node is None or source is None or known is None:
         return here
+    if node.op_type == "Identity":  # a copy in the program
+        return _view(source)
     if node.op_type == "Transpose":
         order: list[int | None] = list(attribute(node, "perm", tuple(reversed(range(len(known))))))
         moved = order != own

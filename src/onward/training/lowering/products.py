@@ -42,14 +42,48 @@ def transposed_product(op: Builder, node: ir.Node) -> list[ir.Value] | None:
     """
     x = node.inputs[0]
     product = None if x is None else x.producer()
-    if x is None or product is None or product.op_type != "Gemm" or input_at(product, 2) is not None:
+    if x is None or product is None or len(x.uses()) > 1 or x.is_graph_output():
         return None
-    if attribute(node, "perm", (1, 0)) != (1, 0) or len(x.uses()) > 1 or x.is_graph_output():
+    if product.op_type == "MatMul" and product.domain == "":
+        return _transposed_stack(op, node, product)
+    if product.op_type != "Gemm" or input_at(product, 2) is not None or attribute(node, "perm", (1, 0)) != (1, 0):
         return None
     flags = {name: attr.value for name, attr in product.attributes.items()}
     a, b = product.inputs[:2]
     flags |= {"transA": 1 - flags.get("transB", 0), "transB": 1 - flags.get("transA", 0)}
     return [op.Gemm(b, a, **flags)]
+
+
+def _transposed_stack(op: Builder, node: ir.Node, product: ir.Node) -> list[ir.Value] | None:
+    """The same of stacks of matrices, where one operand is transposed already: the gradient of keys in attention.
+
+    onnxruntime multiplies operands whose last two axes are exchanged as they are.
+    """
+    a, b = product.inputs
+    ranks = {len(dims(value) or ()) for value in (a, b, node.inputs[0]) if value is not None}
+    if a is None or b is None or len(ranks) != 1 or not _exchanges_last(node, *ranks):
+        return None
+    plain_a, plain_b = (_exchanged(value) for value in (a, b))
+    if plain_a is None and plain_b is None:
+        return None
+    rank = max(ranks)
+    order = [*range(rank - 2), rank - 1, rank - 2]
+    left = op.Transpose(b, perm=order) if plain_b is None else plain_b
+    right = op.Transpose(a, perm=order) if plain_a is None else plain_a
+    return [op.MatMul(left, right)]
+
+
+def _exchanged(value: ir.Value) -> ir.Value | None:
+    """x, if a value is x with its last two axes exchanged."""
+    node, known = value.producer(), dims(value)
+    if node is None or node.domain != "" or node.op_type != "Transpose" or known is None:
+        return None
+    return node.inputs[0] if _exchanges_last(node, len(known)) else None
+
+
+def _exchanges_last(node: ir.Node, rank: int) -> bool:
+    order: list[int] = list(attribute(node, "perm", ()))
+    return rank >= 3 and order == [*range(rank - 2), rank - 1, rank - 2]
 
 
 def shape_of_scaled(op: Builder, node: ir.Node) -> list[ir.Value] | None:
