@@ -163,6 +163,8 @@ def _activations() -> Iterator[Case]:
         text = f"h = MatMul(x, w) s = Add(h, odd) c = Clip(s, {bounds}) y = MatMul(c, v)"
         settings = "number low = {0.0}, number high = {0.7}, number odd = {0.03}"
         yield Case(f"clipped by {bounds}", text, {"x": (4, 5)}, {"w": (5, 6), "v": (6, 3)}, settings=settings)
+        typed = text.replace("y = MatMul(c, v)", "t = CastLike(v, c) y = MatMul(c, t)")
+        yield Case(f"clipped by {bounds}, a type", typed, {"x": (4, 5)}, {"w": (5, 6), "v": (6, 3)}, settings=settings)
     for dtype in TYPES:
         text = "h = MatMul(x, w) r = Relu(h) y = MatMul(r, v)"
         yield Case(f"rectified, {dtype.__name__}", text, {"x": (4, 5)}, {"w": (5, 6), "v": (6, 3)}, dtype=dtype)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from onward.autodiff.custom import nondifferentiable, vjp
@@ -109,7 +110,7 @@ def mark_gradients(model: ir.Model) -> None:
         if node.domain != "":
             continue
         for operation, name in _MARKS.get(node.op_type, {}).items():
-            if operation in record:
+            if operation in record and not _rectifies(node):
                 _mark(model, node, name)
                 break
         if node.op_type == "Gather" and (found := _EMBEDDING.search(record)):
@@ -118,6 +119,37 @@ def mark_gradients(model: ir.Model) -> None:
             _pick(node, int(found[1]))
         elif node.op_type == "Sqrt" and "aten.sqrt." in record and _is_variance(node.inputs[0]):
             _mark(model, node, _DEVIATION)
+
+
+def _rectifies(node: ir.Node) -> bool:
+    """Whether a node is ReLU6 or its like, which gets plain numbers for bounds, in place.
+
+    Clip's own rule has torch's gradient for these, and training graphs have faster forms.
+    """
+    x = node.inputs[0]
+    if node.op_type != "Clip" or len(node.inputs) < 3 or x is None or not is_floating(x) or node.graph is None:
+        return False
+    low, high = (_number(bound) for bound in node.inputs[1:])
+    if low != 0 or high is None or high <= 0:
+        return False
+    assert x.dtype is not None
+    for place, number in ((1, low), (2, high)):
+        tensor = ir.tensor(np.array(number, x.dtype.numpy()), dtype=x.dtype)
+        constant = ir.node("Constant", [], {"value": tensor})
+        bound = constant.outputs[0]
+        bound.name, bound.type, bound.shape = f"{node.name}/bound_{place}", ir.TensorType(x.dtype), ir.Shape([])
+        node.graph.insert_before(node, constant)
+        node.replace_input_with(place, bound)
+    return True
+
+
+def _number(value: ir.Value | None) -> float | None:
+    """A number that the exporter has written down, and has cast to the type of something."""
+    node = None if value is None else value.producer()
+    if node is not None and node.op_type == "CastLike":
+        value = node.inputs[0]
+    tensor = None if value is None else ir.convenience.get_const_tensor(value)
+    return float(tensor.numpy().reshape(())) if tensor is not None and tensor.size == 1 else None
 
 
 def _is_variance(value: ir.Value | None) -> bool:

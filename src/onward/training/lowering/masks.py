@@ -57,11 +57,11 @@ def _rectified(mask: ir.Value) -> ir.Value | None:
     return y if relu is not None and relu.op_type == "Relu" else None
 
 
-# Operators whose slopes are finite where their data are. Comparisons have none, Shape reads no data.
+# Operators whose slopes are finite where their data are. Comparisons have none, Shape and Size read no data.
 _FINITE_SLOPES = frozenset(
-    "Add AveragePool BatchNormalization Concat Conv ConvTranspose Dropout Flatten Gemm GlobalAveragePool Greater Less "
-    "MatMul MaxPool Mul Pad ReduceMean ReduceSum Relu Reshape Resize Shape Sigmoid Slice Split Squeeze Sub Sum Tanh "
-    "Transpose Unsqueeze".split()
+    "Add AveragePool BatchNormalization CastLike Concat Conv ConvTranspose Dropout Flatten Gemm GlobalAveragePool "
+    "Greater Less MatMul MaxPool Mul Pad ReduceMean ReduceSum Relu Reshape Resize Shape Sigmoid Size Slice Split "
+    "Squeeze Sub Sum Tanh Transpose Unsqueeze".split()
 )
 
 
