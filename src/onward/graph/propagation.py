@@ -60,11 +60,8 @@ def result_shape(node: ir.Node, values: SizeValues) -> Shape | None:
         return None  # a node that is not valid: of a shape that it does not take; inference says so
 
 
-def name_sizes(graph: ir.Graph) -> SizeValues:
-    """Replace sizes that inference could not name by those that follow from the sizes of inputs.
-
-    Returns what is known of integers that are computed from sizes.
-    """
+def name_sizes(graph: ir.Graph) -> None:
+    """Replace sizes that inference could not name by those that follow from the sizes of inputs."""
     names: dict[str, Dim] = {}
     values = SizeValues()
     for node in graph:
@@ -78,7 +75,6 @@ def name_sizes(graph: ir.Graph) -> SizeValues:
         values.learn(node)
     for value in all_values(graph):
         _rename(value, names)
-    return values
 
 
 def _name(result: ir.Value, shape: Shape | None, names: dict[str, Dim]) -> None:

@@ -247,8 +247,10 @@ def _by_export_of_sizes(
 
 
 def _size(size: int | ir.SymbolicDim) -> int | str | None:
-    if isinstance(size, int) or size.value is None:
-        return size if isinstance(size, int) else None
+    if isinstance(size, int):
+        return size
+    if size.value is None:
+        return None
     if product := _PRODUCT.fullmatch(size.value):
         return f"{product[2]}*{product[1]}"  # as `graph/sizes.py` has it
     return int(size.value) if size.value.isdigit() else size.value
