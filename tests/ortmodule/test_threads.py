@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import onnx
 import pytest
 import torch
 
+from onward.runtime.exchange import ExchangeSession
 from onward.torch import ORTModule, threads
+from onward.torch.ortmodule import session
 
 TASKS = Path("/proc/self/task")
 
@@ -67,3 +72,48 @@ def test_one_thread_is_left_alone(two_threads: None, monkeypatch: pytest.MonkeyP
     torch.set_num_threads(1)
     threads.rest_openmp()
     assert called == [1]
+
+
+MODEL = onnx.parser.parse_model(
+    '<ir_version: 8, opset_import: ["": 17]> g (float[N, 2] x) => (float[N, 2] y) { y = Tanh(x) }'
+)
+
+
+def places(content: bytes, count: int) -> tuple[bool, list[set[int]]]:
+    """Whether the threads of a session have cores of their own, and which ones its threads may run on."""
+    before = set(os.listdir(TASKS))
+    opened = ExchangeSession(content, threads=count)
+    new = [int(thread) for thread in os.listdir(TASKS) if thread not in before]
+    return opened.has_places, sorted((os.sched_getaffinity(thread) for thread in new), key=sorted)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="cores are given on Linux only")
+def test_a_session_over_all_cores_has_one_for_each_thread() -> None:
+    content, cores = MODEL.SerializeToString(), sorted(os.sched_getaffinity(0))
+    assert places(content, 1) == (False, [])
+    every = places(content, len(cores))
+    assert every == ((True, [{core} for core in cores[1:]]) if len(cores) > 1 else (False, []))
+    more = len(cores) + 2
+    assert places(content, more) == (False, [set(cores)] * (more - 1))  # others have the same in mind
+
+
+def test_threads_of_torch_are_ended_before_long_runs_only(two_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    monkeypatch.setattr(session, "rest_openmp", lambda: called.append("ended"))
+    run = session.TensorSession(MODEL)
+    run._session.has_places = True
+    x = torch.ones(3, 2)
+    monkeypatch.setattr(session, "_SHORT", 1e3)
+    run.run([x])
+    assert called == ["ended"]  # nobody knows yet how long it takes
+    run.run([x])
+    assert called == ["ended"]
+    monkeypatch.setattr(session, "_SHORT", 0.0)
+    run.run([x])
+    run.run([x])
+    assert called == ["ended"] * 2
+    monkeypatch.setattr(session, "_SHORT", 1e3)
+    run._session.has_places = False
+    run.run([x])
+    run.run([x])
+    assert called == ["ended"] * 4

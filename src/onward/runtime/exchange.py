@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +13,8 @@ from onnxruntime.capi import _pybind_state as native
 
 from onward.errors import OnwardError
 from onward.runtime.session import default_options, open_session
+
+_AFFINITIES = "session.intra_op_thread_affinities"  # of each thread but the caller's; the first core is 1
 
 
 class ExchangeSession:
@@ -23,6 +27,7 @@ class ExchangeSession:
             )
         self._content, self._options = content, default_options()
         self._options.intra_op_num_threads = threads
+        self.has_places = _give_places(self._options)  # its threads have cores of their own
         self._sessions: dict[bool, onnxruntime.InferenceSession] = {}  # whether as written
         self._opening = threading.Lock()
         first = self._session(as_written=False)
@@ -65,3 +70,20 @@ class ExchangeSession:
         except Exception as error:  # onnxruntime's exceptions have no common base but this
             raise OnwardError(f"onnxruntime could not run the graph: {str(error).strip()}") from error
         return results.to_dlpacks(None), results.bool_tensor_indices()
+
+
+def _give_places(options: onnxruntime.SessionOptions) -> bool:
+    """Give each thread of a session but the caller's a core of its own, as onnxruntime does if it counts them itself.
+
+    A thread that wakes another one up has it run on its own core rather than where something else runs. If threads of
+    others spin on the rest of the cores, a run would begin with the caller and its help taking turns on one. Programs
+    that use fewer threads than there are cores have others beside them, who must not be given the same ones.
+    """
+    count = options.intra_op_num_threads
+    if not sys.platform.startswith("linux") or count < 2:
+        return False
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) != count:
+        return False
+    options.add_session_config_entry(_AFFINITIES, ";".join(str(1 + core) for core in cores[1:]))
+    return True

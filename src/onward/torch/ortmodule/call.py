@@ -26,7 +26,7 @@ DTYPES = frozenset(
 Sizes = tuple[tuple[int, ...], ...]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # frozen ones take longer to make
 class Call:
     """The arguments of a call.
 

@@ -95,15 +95,20 @@ class Plan:
         """What the module returns."""
         run = _Run(self, call.sizes)
         found = self.apply(run, self._unchanged(call, state), state.tensors)
+        if self._updated or self._counters:
+            self._update(run, state)
+        returned = self._with_passed(found, call.tensors)
+        if self._narrow:
+            returned = [tensor.to(dtype) for tensor, dtype in zip(returned, self._types, strict=True)]
+        return self._written(call, returned) if self._changed else self.results.filled(returned)
+
+    def _update(self, run: _Run, state: Fingerprint) -> None:
+        """Write running statistics and counts of calls to the module's buffers."""
         with torch.no_grad():
             for result, index in self._updated:
                 state.tensors[index].copy_(run.results[result])
             for counter in self._counters:
                 state.tensors[counter.state].add_(counter.step)
-        returned = self._with_passed(found, call.tensors)
-        if self._narrow:
-            returned = [tensor.to(dtype) for tensor, dtype in zip(returned, self._types, strict=True)]
-        return self._written(call, returned) if self._changed else self.results.filled(returned)
 
     def _unchanged(self, call: Call, state: Fingerprint) -> list[torch.Tensor]:
         """The arguments, and copies of those that will be written to: the backward pass may need them as they are."""
@@ -132,8 +137,7 @@ class Plan:
         if self._backward is None:
             run.forward(given)
             return tuple(run.outputs)
-        found: tuple[torch.Tensor, ...] = _ORTModuleFunction.apply(run, *given)  # type: ignore[no-untyped-call]
-        return found
+        return _apply(run, *given)
 
     def _with_passed(self, found: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         computed = (found[index] for index in self._order)
@@ -283,10 +287,19 @@ class _ORTModuleFunction(torch.autograd.Function):
         return tuple(run.outputs)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        found = ctx.plan.run_backward(ctx.saved_tensors, gradients, ctx.likes)
-        return None, *(g if needed else None for g, needed in zip(found, ctx.needs_input_grad[1:], strict=True))
+        # What refuses second derivatives takes its time; it is of use only if they are asked for.
+        return (_backward_once if torch.is_grad_enabled() else _backward)(ctx, *gradients)
+
+
+def _backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+    found = ctx.plan.run_backward(ctx.saved_tensors, gradients, ctx.likes)
+    return None, *(g if needed else None for g, needed in zip(found, ctx.needs_input_grad[1:], strict=True))
+
+
+_backward_once = once_differentiable(_backward)
+# Function's own method looks for wrappers of functorch among all tensors; what functorch follows does not come here.
+_apply: Callable[..., tuple[torch.Tensor, ...]] = super(torch.autograd.Function, _ORTModuleFunction).apply
 
 
 def build(
