@@ -111,9 +111,22 @@ def test_threads_of_torch_are_ended_before_long_runs_only(two_threads: None, mon
     monkeypatch.setattr(session, "_SHORT", 0.0)
     run.run([x])
     run.run([x])
-    assert called == ["ended"] * 2
+    assert called == ["ended"] * 3
     monkeypatch.setattr(session, "_SHORT", 1e3)
     run._session.has_places = False
     run.run([x])
-    run.run([x])
     assert called == ["ended"] * 4
+
+
+def test_one_run_that_was_disturbed_says_little(two_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But many that take longer do: sizes have grown."""
+    run = session.TensorSession(MODEL)
+    clock = iter([second for took in (0.1, *[50.0] * 100) for second in (0.0, took)])
+    monkeypatch.setattr(session.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(session, "rest_openmp", lambda: None)
+    run.run([torch.ones(3, 2)])
+    run.run([torch.ones(3, 2)])
+    assert run._seconds == pytest.approx(0.11)
+    for _ in range(99):
+        run.run([torch.ones(3, 2)])
+    assert run._seconds == 50.0
