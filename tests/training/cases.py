@@ -138,6 +138,32 @@ def _convolutions() -> Iterator[Case]:
     bounds = "number low = {-0.3}, number high = {0.55}"  # not where numbers are: at a kink there are two gradients
     for name, output in (("", "y"), (", also an output", "y d f")):
         yield Case(f"channels first{name}", bottleneck, {"x": (3, 2, 4, 5)}, shapes, output, settings=bounds)
+    # Images that others ask for the number of their elements, or for their type; d is used by its values, too.
+    asked = bottleneck.replace("b = Clip", "low_a = CastLike(low, n) b = Clip").replace(
+        "Clip(n, low,", "Clip(n, low_a,"
+    )
+    asked = asked.replace("y = Tanh(k)", "c = Size(a) o = CastLike(c, e) q = Div(k, o) z = CastLike(q, d) y = Tanh(z)")
+    yield Case("channels first, counted", asked, {"x": (3, 2, 4, 5)}, shapes, settings=bounds)
+    channels = asked.replace("c = Size(a)", "s = Shape(a) c = Gather(s, one)")
+    yield Case(
+        "channels first, measured", channels, {"x": (3, 2, 4, 5)}, shapes, settings=f"{bounds}, int64 one = {{1}}"
+    )
+
+
+def _zero_biases() -> Iterator[Case]:
+    """As torch's exporter writes convolutions without a bias, and others that look like it."""
+    images, filters = {"x": (2, 3, 5, 5)}, {"w": (3, 3, 3, 3)}
+    settings = "number zero = {0.0}, number half = {0.5}, int64[1] three = {3}"
+    text = "t = CastLike(zero, x) b = Expand(t, three) c = Conv<pads=[1,1,1,1]>(x, w, b) y = Tanh(c)"
+    yield Case("zero bias", text, images, filters, settings=settings)
+    yield Case("no zero bias", text.replace("zero, x", "half, x"), images, filters, settings=settings)
+    yield Case("zero bias, transposed", text.replace("Conv<", "ConvTranspose<"), images, filters, settings=settings)
+    made = text.replace("t = CastLike(zero, x) b = Expand(t, three)", "b = ConstantOfShape(three)")
+    yield Case("zero bias of zeros", made, images, filters, settings=settings)
+    filled = made.replace("Shape(", "Shape<value = float {0.5}>(").replace("float {", "float[1] {")
+    yield Case("no zero bias of a constant", filled, images, filters, settings=settings)
+    computed = text.replace("b = Expand(t, three)", "e = Expand(t, three) b = Add(e, v)")
+    yield Case("no zero bias of a sum", computed, images, filters | {"v": (3,)}, settings=settings)
 
 
 def _normalisations() -> Iterator[Case]:
@@ -295,6 +321,16 @@ def _losses() -> Iterator[Case]:
 
 CASES = {
     case.name: case
-    for family in (_maxima, _convolutions, _normalisations, _activations, _products, _views, _attentions, _losses)
+    for family in (
+        _maxima,
+        _convolutions,
+        _zero_biases,
+        _normalisations,
+        _activations,
+        _products,
+        _views,
+        _attentions,
+        _losses,
+    )
     for case in family()
 }

@@ -53,8 +53,8 @@ def normalized():
     return model(text, *weights, *statistics), (3, 2, 4, 5)
 
 
-def bottleneck():
-    text = """net (float[N,2,4,5] x) => (float loss, float[N,4,4,5] d) {
+def bottleneck(end="loss = ReduceSum<keepdims=0>(s)"):
+    text = f"""net (float[N,2,4,5] x) => (float loss, float[N,4,4,5] d) {{
         i = Conv(x, u)
         a = Conv(i, w1)
         n, running_mean, running_var = BatchNormalization<training_mode=1, momentum=0.7>(a, scale, bias, mean, var)
@@ -69,8 +69,8 @@ def bottleneck():
         t = Tanh(k)
         m = GlobalAveragePool(t)
         s = Mul(m, m)
-        loss = ReduceSum<keepdims=0>(s)
-    }"""
+        {end}
+    }}"""
     low, high = (numpy_helper.from_array(np.float32(value), name) for value, name in ((0, "low"), (0.5, "high")))
     shapes = {"u": (3, 2, 1, 1), "w1": (4, 3, 1, 1), "w2": (4, 1, 3, 3), "w3": (3, 4, 1, 1), "w4": (3, 3, 1, 1)}
     shapes |= {"w5": (3, 1, 3, 3), "b2": (4,), "b3": (3,)}
@@ -137,3 +137,29 @@ def test_forms(case, new, gone, monkeypatch):
     assert got.keys() == expected.keys()
     for name, array in expected.items():
         np.testing.assert_allclose(got[name], array, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_images_may_be_counted_and_asked_for_their_type():
+    end = "total = ReduceSum<keepdims=0>(s) count = Size(a) number = CastLike(count, r) loss = Div(total, number)"
+    assert "Conv" not in {node.op_type for node in split(bottleneck(end)[0]).graph.node}
+
+
+def biased(value, *, trained):
+    text = """net (float[N,3,5,5] x) => (float loss) {
+        t = CastLike(zero, x)
+        b = Expand(t, three)
+        c = Conv<pads=[1,1,1,1]>(x, w, b)
+        s = Mul(c, c)
+        loss = ReduceSum<keepdims=0>(s)
+    }"""
+    numbers = [numpy_helper.from_array(np.float32(value), "zero"), numpy_helper.from_array(np.array([3]), "three")]
+    proto = model(text, parameter("w", 3, 3, 3, 3), *numbers)
+    trainable = ["w", "zero"] if trained else ["w"]
+    graph = splitting.split(proto, trainable=trainable).training.graph
+    return [len([name for name in node.input if name]) for node in graph.node if node.output[0] == "c"]
+
+
+def test_a_bias_of_zeros_is_left_out_unless_it_is_trained():
+    assert biased(0.0, trained=False) == [2]
+    assert biased(0.5, trained=False) == [3]
+    assert biased(0.0, trained=True) == [3]

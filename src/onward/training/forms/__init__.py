@@ -15,6 +15,7 @@ from onward.graph.builder import Builder
 from onward.graph.inference import infer_shapes
 from onward.graph.propagation import name_sizes
 from onward.graph.replacement import Replacement, replace_node
+from onward.training.forms.bias import drop_zero_biases
 from onward.training.forms.channels import put_channels_first
 from onward.training.forms.depthwise import depthwise_convolution
 from onward.training.forms.pooling import maximum
@@ -47,6 +48,7 @@ def choose_forms(
     places = [0] if outputs is None else [index for index, value in enumerate(graph.outputs) if value in outputs]
     values = [value for value in (*graph.inputs, *graph.initializers.values()) if value.name in trainable]
     path, carrying = differentiable_path(graph, values, [graph.outputs[index] for index in places])
+    drop_zero_biases(graph, carrying)
     if put_channels_first(op, path, carrying):
         infer_shapes(model)
         path, carrying = differentiable_path(graph, values, [graph.outputs[index] for index in places])

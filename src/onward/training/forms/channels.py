@@ -175,7 +175,12 @@ def _pays(region: Sequence[ir.Node]) -> bool:
 
 def _is_used_outside(node: ir.Node, inside: Collection[ir.Node]) -> bool:
     y = node.outputs[0]
-    return y.is_graph_output() or any(user not in inside for user in y.consumers())
+    return y.is_graph_output() or any(user not in inside and not _ignores_order(user, y) for user in y.consumers())
+
+
+def _ignores_order(node: ir.Node, x: ir.Value) -> bool:
+    """Whether a node asks x for the number of its elements, or for their type, and for nothing else."""
+    return node.domain == "" and (node.op_type == "Size" or (node.op_type == "CastLike" and node.inputs[0] is not x))
 
 
 def _rewrite(op: Builder, region: Sequence[ir.Node], layers: dict[ir.Node, Layer]) -> None:
@@ -198,5 +203,9 @@ def _rewrite(op: Builder, region: Sequence[ir.Node], layers: dict[ir.Node, Layer
         with emitting_before(op, node):
             images = op.Transpose(op.Reshape(known[y], [channels, -1, *sizes]), perm=[1, 0, 2, 3])
         take_over(y, images)
+    for y in (node.outputs[0] for node in region):
+        for user, index in list(y.uses()):
+            if _ignores_order(user, y):
+                user.replace_input_with(index, known[y])
     for node in reversed(region):
         op.graph.remove(node, safe=True)
