@@ -34,7 +34,8 @@ def work() -> torch.Tensor:
 
 @pytest.mark.skipif(threads._pause() is None, reason="torch's OpenMP cannot be paused here")
 @pytest.mark.skipif(not TASKS.exists(), reason="threads are counted as Linux lists them")
-def test_threads_end_and_come_back(two_threads: None) -> None:
+def test_threads_end_and_come_back(two_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "_cores", lambda: 2)
     work()
     running = len(list(TASKS.iterdir()))
     threads.rest_openmp()
@@ -68,9 +69,19 @@ def test_no_thread_is_waited_for_in_vain(two_threads: None) -> None:
 def test_one_thread_is_left_alone(two_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[int] = []
     monkeypatch.setattr(threads, "_pause", lambda: called.append)
+    monkeypatch.setattr(threads, "_cores", lambda: 2)
     threads.rest_openmp()
     torch.set_num_threads(1)
     threads.rest_openmp()
+    assert called == [1]
+
+
+def test_threads_that_have_room_are_left_alone(two_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[int] = []
+    monkeypatch.setattr(threads, "_pause", lambda: called.append)
+    for cores in (3, 2, 4):  # the thread that calls, one of torch's, one of onnxruntime's
+        monkeypatch.setattr(threads, "_cores", lambda cores=cores: cores)
+        threads.rest_openmp()
     assert called == [1]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -18,12 +19,20 @@ def rest_openmp() -> None:
     Threads of OpenMP wait for the next operator of torch by spinning, for milliseconds: GCC's runtime has no limit in
     time but a number of turns. As long as they do, onnxruntime's threads have to share the cores with them, and a step
     takes up to half as long again. Asked for a pause, the runtime gives its threads up, and makes new ones when they
-    are needed, which takes some 30 microseconds each; if there are none, it does nothing.
+    are needed, which takes some 30 microseconds each; if there are none, it does nothing. Where there are cores for
+    both, nobody is in the way: torch counts one thread for two cores that share their units.
     """
-    if torch.get_num_threads() > 1:
+    threads = torch.get_num_threads()
+    if threads > 1 and threads + threads - 1 > _cores():  # the caller is one of both
         pause = _pause()
         if pause is not None:
             pause(_SOFT)
+
+
+@cache
+def _cores() -> int:
+    """The cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @cache
