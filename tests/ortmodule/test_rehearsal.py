@@ -86,3 +86,21 @@ def test_what_is_not_a_number_is_no_rounding():
     wrong[0] = torch.nan
     with pytest.raises(ORTModuleONNXModelException):
         require_equal("result", [wrong], [off(0.0)], lambda: [[EXACT]])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_not_finite_is_so_in_the_same_places(odd, dtype):
+    expected = torch.tensor([1.0, odd, 2.0], dtype=dtype)
+    require_equal("result", [expected.clone()], [expected], list)
+    for found in (
+        [1.0, 5.0, 2.0],
+        [1.0, odd, odd],
+        [odd, 1.0, 2.0],
+        [1.0, odd, 2.5],
+        [1.0, -odd if odd == odd else 0.0, 2.0],
+    ):
+        with pytest.raises(ORTModuleONNXModelException):
+            require_equal("result", [torch.tensor(found, dtype=dtype)], [expected], list)
+        with pytest.raises(ORTModuleONNXModelException):
+            require_equal("result", [expected], [torch.tensor(found, dtype=dtype)], list)

@@ -59,7 +59,7 @@ def require_equal(
             continue
         tolerance = _TOLERANCE.get(wanted.dtype, _USUAL_TOLERANCE)
         limit = tolerance * max(_largest(wanted), floor, 1e-30)
-        if not torch.allclose(got.double(), wanted.double(), rtol=0, atol=limit, equal_nan=True):
+        if not _is_near(got, wanted, limit):
             if _is_rounding(got, wanted, index, double(), may_cancel=noise > 0):
                 continue
             worst = (got.double() - wanted.double()).abs().max()
@@ -95,9 +95,21 @@ def _distance(tensor: torch.Tensor | None, exact: torch.Tensor) -> float:
     return float((tensor.double() - exact).norm())
 
 
+def _is_near(got: torch.Tensor, wanted: torch.Tensor, limit: float) -> bool:
+    """Whether no element differs by more; infinities and NaN have to be in the same places."""
+    if wanted.numel() == 0 or float((got - wanted).abs().max()) <= limit:  # which no NaN is
+        return True
+    return torch.allclose(got.double(), wanted.double(), rtol=0, atol=limit, equal_nan=True)
+
+
 def _largest(tensor: torch.Tensor | None) -> float:
+    """The largest of all finite elements, by size."""
     if tensor is None or tensor.numel() == 0:
         return 0.0
+    if tensor.is_floating_point():
+        largest = float(tensor.detach().abs().max())
+        if math.isfinite(largest):
+            return largest
     finite = tensor.detach().double()
     finite = finite[finite.isfinite()]
     return float(finite.abs().max()) if finite.numel() else 0.0
