@@ -27,7 +27,7 @@ from benchmarks.modules import CASES, ROOT
 from benchmarks.protocol import EPSILON, WEIGHT_DECAY, forget_peak, memory
 from benchmarks.report import processor, table
 from onward.torch import ORTModule
-from onward.torch.ortmodule.ortmodule import FallbackWarning
+from onward.torch.ortmodule import FallbackWarning
 from onward.torch.ortmodule.plan import Plan
 
 CHECKED_STEPS = 4
@@ -83,7 +83,7 @@ def alone(case: str, side: str) -> dict[str, float]:
 
 
 def _plans(module: ORTModule) -> list[Plan]:
-    return [plan for plans in module._plans.values() for plan in plans.values() if isinstance(plan, Plan)]
+    return [plan for plans in module._runner.plans.values() for plan in plans.values() if isinstance(plan, Plan)]
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ def test_autocast_on_and_off(name: str) -> None:
         for number, enabled in enumerate([True, False, True, False]):
             with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
                 same(module, reference, *arguments(4 + number // 2), seed=number)
-            count = len(module._plans)
+            count = len(module._runner.plans)
             assert count == min(number + 1, 2)
         module.eval(), reference.eval()
         args, returned = arguments(4), []

@@ -180,7 +180,7 @@ def test_reasons_keep_neither_arguments_nor_copies_of_the_module() -> None:
         gc.collect()
         assert alive() is None
         assert not module.runs_on_onnxruntime(torch.randn(3, 2))
-    (error,) = (error for plans in module._plans.values() for error in plans.values())
+    (error,) = (error for plans in module._runner.plans.values() for error in plans.values())
     assert isinstance(error, ORTModuleFallbackException)
     assert error.__traceback__ is None
 
@@ -195,7 +195,7 @@ def test_data_parallel_is_left_to_torch() -> None:
 
 def test_retrying(monkeypatch: pytest.MonkeyPatch) -> None:
     """What has failed is not tried again, unless that is asked for."""
-    from onward.torch.ortmodule import ortmodule
+    from onward.torch.ortmodule import runner
 
     tried = []
 
@@ -203,7 +203,7 @@ def test_retrying(monkeypatch: pytest.MonkeyPatch) -> None:
         tried.append(args)
         raise ORTModuleONNXModelException("no")
 
-    monkeypatch.setattr(ortmodule, "build", fail)
+    monkeypatch.setattr(runner, "build", fail)
     module = ORTModule(nn.Linear(2, 2))
     with pytest.warns(FallbackWarning):
         module(torch.ones(3, 2))

@@ -34,7 +34,7 @@ def test_a_flag() -> None:
     for flag, number in ((2.0, 1.0), (0.0, 1.0), (2.0, 7.0), (0.0, 5.0)):
         given = torch.tensor([flag]), x, torch.tensor([number])
         torch.testing.assert_close(module(*given), reference(*given), **CLOSE)
-    plans = {id(plan) for found in module._plans.values() for plan in found.values()}
+    plans = {id(plan) for found in module._runner.plans.values() for plan in found.values()}
     assert len(plans) == 2  # `one` is data
 
 

@@ -74,7 +74,7 @@ def require_same_gradients(first: nn.Module, second: nn.Module) -> None:
 
 
 def plans(module: ORTModule) -> list[Plan]:
-    found = {id(plan): plan for by_sizes in module._plans.values() for plan in by_sizes.values()}
+    found = {id(plan): plan for by_sizes in module._runner.plans.values() for plan in by_sizes.values()}
     return [plan for plan in found.values() if isinstance(plan, Plan)]
 
 
@@ -93,7 +93,7 @@ def test_it_has_the_signature_and_the_names_of_the_module(pair: tuple[Net, ORTMo
 
 def test_nothing_is_exported_before_the_first_call() -> None:
     module = ORTModule(Net())
-    assert not module._plans
+    assert not module._runner.plans
     assert len(list(module.parameters())) == 6
 
 
@@ -289,7 +289,7 @@ def test_pickle_and_deepcopy(pair: tuple[Net, ORTModule]) -> None:
     module(torch.randn(5, 4))
     for other in (pickle.loads(pickle.dumps(module)), copy.deepcopy(module)):
         assert isinstance(other, ORTModule)
-        assert not other._plans
+        assert not other._runner.plans
         assert other.fc1.weight is not module.fc1.weight
         torch.testing.assert_close(other.state_dict(), module.state_dict(), rtol=0, atol=0)
         assert other.get_parameter("fc1.weight") is other.module.fc1.weight

@@ -268,9 +268,9 @@ def test_an_opset(opset: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_opset_of_all_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     from onward.torch import ortmodule
 
-    assert ORTModule(nn.Linear(2, 2))._runtime.opset is None
+    assert ORTModule(nn.Linear(2, 2))._runner.runtime.opset is None
     monkeypatch.setattr(ortmodule, "ONNX_OPSET_VERSION", 15)
-    assert ORTModule(nn.Linear(2, 2))._runtime.opset == 15
+    assert ORTModule(nn.Linear(2, 2))._runner.runtime.opset == 15
     monkeypatch.setenv("ORTMODULE_ONNX_OPSET_VERSION", "new")
     with pytest.raises(OnwardError, match="number of an opset"):
         ORTModule(nn.Linear(2, 2))
@@ -286,7 +286,7 @@ def test_arguments_of_the_exporter(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ORTModule(nn.Linear(2, 2))
     module._torch_module._execution_manager(True)._export_extra_kwargs = {"custom_opsets": {"acme": 1}}
     module(torch.ones(3, 2)).sum().backward()
-    assert next(iter(module._latest.values())).exporter == "tracing"
+    assert next(iter(module._runner.latest.values())).exporter == "tracing"
 
 
 def test_attributes_that_change() -> None:

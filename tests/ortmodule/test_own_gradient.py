@@ -185,9 +185,9 @@ def test_gradients_of_its_own(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
         torch.testing.assert_close(*gradients, **CLOSE)
     with torch.no_grad():
         compare(module(*args), reference(*args))
-    domains = {node.domain for plan in module._latest.values() for node in plan.graphs.forward.graph.node}
+    domains = {node.domain for plan in module._runner.latest.values() for node in plan.graphs.forward.graph.node}
     assert domains <= {"", "onward.torch"}
-    operators = {node.op_type for plan in module._latest.values() for node in plan.graphs.forward.graph.node}
+    operators = {node.op_type for plan in module._runner.latest.values() for node in plan.graphs.forward.graph.node}
     assert not operators & {"Own", "Seed", "Gradient"}
 
 

@@ -14,6 +14,7 @@ from onward.torch.ortmodule._fallback import (
     ORTMODULE_FALLBACK_POLICY as ORTMODULE_FALLBACK_POLICY,
 )
 from onward.torch.ortmodule._fallback import (
+    FallbackWarning,
     ORTModuleDeviceException,
     ORTModuleFallbackException,
     ORTModuleInitException,
@@ -22,7 +23,7 @@ from onward.torch.ortmodule._fallback import (
     ORTModuleTorchModelException,
 )
 from onward.torch.ortmodule.options import DEFAULT_OPSET, DebugOptions, LogLevel
-from onward.torch.ortmodule.ortmodule import FallbackWarning, ORTModule
+from onward.torch.ortmodule.ortmodule import ORTModule
 
 __all__ = [
     "DebugOptions",

@@ -96,7 +96,7 @@ class ExecutionManager:
 
     @property
     def _runtime_options(self) -> RuntimeOptions:
-        return self._wrapper._runtime
+        return self._wrapper._runner.runtime
 
     def __getattr__(self, name: str) -> Any:
         # As older releases call the options.
@@ -113,12 +113,12 @@ class ExecutionManager:
     @property
     def _original_model_has_changed(self) -> bool:
         """Whether the module is another one than at its last call, in its attributes, modes or types."""
-        last = self._wrapper._state
+        last = self._wrapper._runner.state
         return last is not None and Fingerprint(self._wrapper.module).key != last[0].key
 
     @property
     def _module_parameters(self) -> list[inspect.Parameter]:
-        return list(self._wrapper._signature.parameters.values())
+        return list(self._wrapper._runner.signature.parameters.values())
 
     def _reinitialize_graph_builder(self, input_info: InputInfo) -> bool:
         """Whether arguments like these need other graphs than the last ones: gradients of others, for instance."""
@@ -141,7 +141,7 @@ class ExecutionManager:
 
     @property
     def _plan(self) -> Plan | None:
-        return self._wrapper._latest.get(self._is_training)
+        return self._wrapper._runner.latest.get(self._is_training)
 
     @property
     def _onnx_models(self) -> ONNXModels | None:
@@ -172,11 +172,11 @@ class ExecutionManager:
 
     @property
     def _debug_options(self) -> DebugOptions:
-        return self._wrapper._options
+        return self._wrapper._runner.options
 
     @_debug_options.setter
     def _debug_options(self, options: DebugOptions) -> None:
-        self._wrapper.__dict__["_options"] = options
+        self._wrapper._runner.options = options
 
     @property
     def _fallback_manager(self) -> FallbackManager:
@@ -195,11 +195,11 @@ class FallbackManager:
     @property
     def policy(self) -> _FallbackPolicy:
         """What is left to torch."""
-        return self._wrapper._policy
+        return self._wrapper._runner.policy
 
     @policy.setter
     def policy(self, policy: _FallbackPolicy) -> None:
-        self._wrapper.__dict__["_policy"] = policy
+        self._wrapper._runner.policy = policy
 
     @property
     def retry(self) -> bool:
@@ -209,15 +209,15 @@ class FallbackManager:
     @property
     def _raised_fallback_exception(self) -> bool:
         """Whether it has been said, once and for all, that torch runs the module."""
-        return self._wrapper._reason is not None and not self.retry
+        return self._wrapper._runner.reason is not None and not self.retry
 
     @property
     def _exception(self) -> ORTModuleFallbackException | None:
         wrapper = self._wrapper
-        if isinstance(wrapper._reason, ORTModuleFallbackException):
-            return wrapper._reason
-        if wrapper._reason is None:
+        if isinstance(wrapper._runner.reason, ORTModuleFallbackException):
+            return wrapper._runner.reason
+        if wrapper._runner.reason is None:
             return None
-        found = [plan for plans in wrapper._plans.values() for plan in plans.values()]
+        found = [plan for plans in wrapper._runner.plans.values() for plan in plans.values()]
         errors = [plan for plan in found if isinstance(plan, ORTModuleFallbackException)]
-        return errors[-1] if errors else ORTModuleFallbackException(wrapper._reason)
+        return errors[-1] if errors else ORTModuleFallbackException(wrapper._runner.reason)

@@ -8,10 +8,14 @@ from __future__ import annotations
 import os
 from enum import IntFlag
 
-from onward.errors import OnwardError
+from onward.errors import OnwardError, OnwardWarning
 
 POLICY_VARIABLE = "ORTMODULE_FALLBACK_POLICY"
 RETRY_VARIABLE = "ORTMODULE_FALLBACK_RETRY"
+
+
+class FallbackWarning(OnwardWarning):
+    """torch runs a module, or some calls of it, in place of onnxruntime."""
 
 
 class ORTModuleFallbackException(OnwardError):  # noqa: N818  the original's name
