@@ -212,6 +212,27 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[int], tuple[Any, ...]]
         lambda: Function(lambda m, x, t: F.cross_entropy(m.fc(x), t, label_smoothing=0.1), fc=nn.Linear(4, 3)),
         lambda rows: (torch.randn(rows, 4), torch.randint(3, (rows,))),
     ),
+    "smoothed labels, weights of classes": (
+        lambda: Function(lambda m, x, t: m.loss(m.fc(x), t), fc=nn.Linear(4, 3), loss=nn.CrossEntropyLoss(
+            torch.tensor([1.0, 2.0, 0.5]), ignore_index=1, label_smoothing=0.2
+        )),
+        lambda rows: (torch.randn(rows, 4), torch.arange(rows) % 3),
+    ),
+    "smoothed labels of pixels, summed": (
+        lambda: Function(lambda m, x, t: F.cross_entropy(m.conv(x), t, reduction="sum", label_smoothing=0.1),
+                         conv=nn.Conv2d(1, 3, 1)),
+        lambda rows: (torch.randn(rows, 1, 4, 4), torch.randint(3, (rows, 4, 4))),
+    ),
+    "bags of embeddings": (
+        lambda: Function(lambda m, i, w: (m.mean(i), m.sum(i, per_sample_weights=w)),
+                         mean=nn.EmbeddingBag(9, 4, padding_idx=2), sum=nn.EmbeddingBag(9, 4, mode="sum")),
+        lambda rows: (torch.randint(9, (rows, 5)), torch.rand(rows, 5, requires_grad=True)),
+    ),
+    "bags of embeddings by offsets": (
+        lambda: Function(lambda m, i, o: m.last(i, torch.cat([o, o.new_tensor([i.shape[0]])])) + m.mean(i, o),
+                         mean=nn.EmbeddingBag(9, 4), last=nn.EmbeddingBag(9, 4, mode="sum", include_last_offset=True)),
+        lambda rows: (torch.randint(9, (3 * rows,)), torch.tensor([0, 2, 2, 5, 7, 7, 9])[:rows]),
+    ),
     "einsum and indexing": (
         lambda: Function(
             lambda m, x: torch.einsum("bij,bkj->bik", m.fc(x), x)[:, [0, 2]].cumsum(1), fc=nn.Linear(4, 4)
@@ -233,6 +254,9 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[int], tuple[Any, ...]]
         lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), nn.LeakyReLU(), nn.Linear(4, 2)),
         x(4),
     ),
+    "spectral norm": (lambda: nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3)), nn.Tanh()), x(4)),
+    "average in a buffer": (lambda: _Average(), x(4)),
+    "target network": (lambda: Function(_target, fc=nn.Linear(4, 4), target=nn.Linear(4, 4)), x(4, grad=True)),
     "mixture by softmax": (
         lambda: Function(
             lambda m, x: (m.gate(x).softmax(-1).unsqueeze(-1) * torch.stack([m.a(x), m.b(x)], 1)).sum(1),
@@ -336,6 +360,28 @@ def _drop_path(m: nn.Module, x: Tensor) -> Tensor:
         return x
     keep = (0.8 + torch.rand(x.shape[0], 1)).floor()
     return x + m.drop(m.fc(x)) / 0.8 * keep
+
+
+class _Average(nn.Module):
+    """What it sees is compared with a moving average of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.register_buffer("average", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.fc(x)
+        if self.training:
+            with torch.no_grad():
+                self.average.mul_(0.9).add_(y.mean(0), alpha=0.1)
+        return (y - self.average) * self.average
+
+
+def _target(m: nn.Module, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        wanted = m.target(x) + m.fc(x)
+    return (m.fc(x) - wanted).square().mean(-1)
 
 
 class _CellLoop(nn.Module):

@@ -19,8 +19,8 @@ from tests.ortmodule.optimizers import OPTIMIZERS
 
 # What two implementations of single precision differ by.
 CLOSE: dict[str, float] = {"rtol": 1e-4, "atol": 2e-5}
-# torch's exporter writes the second normalisation for inference, and leaves the smoothing out: both are noticed.
-LEFT_TO_TORCH = {"batch norm used twice", "loss with label smoothing"}
+# torch's exporter writes the second normalisation for inference, which is noticed.
+LEFT_TO_TORCH = {"batch norm used twice"}
 FAST = [
     "cnn, batch norm, dropout",
     "language model",

@@ -17,6 +17,7 @@ from onward.graph.parameters import forget_constant_nodes
 from onward.graph.promise import check_promises
 from onward.graph.propagation import name_sizes
 from onward.graph.proto import to_proto
+from onward.graph.vectors import turn_products
 
 # Protobuf cannot serialize more; larger models keep their weights in external files.
 LARGEST_PROTO = 2**31 - 2**20
@@ -26,6 +27,8 @@ def finish(model: ir.Model) -> onnx.ModelProto:
     """Remove what nobody uses, verify all types and shapes, and serialize."""
     remove_unused(model)
     infer_shapes(model)
+    if turn_products(model):
+        remove_unused(model)
     check_promises(model.graph)
     name_sizes(model.graph)
     forget_constant_nodes(model)

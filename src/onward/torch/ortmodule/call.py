@@ -39,6 +39,7 @@ class Call:
         sizes: the shapes of the tensors.
         numbers: the plain numbers among the arguments; what identifies each, and its value.
         changed: which of the tensors the module changes in place, if that is known.
+        rewritten: names of the buffers that it changes in place, other than by BatchNorm, if that is known.
     """
 
     leaves: list[Any]
@@ -49,6 +50,7 @@ class Call:
     sizes: Sizes
     numbers: dict[Hashable, int | float]
     changed: tuple[int, ...] = ()
+    rewritten: tuple[str, ...] = ()
 
     @property
     def fixable(self) -> set[Hashable]:

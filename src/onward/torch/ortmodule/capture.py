@@ -38,6 +38,7 @@ from onward.torch.ortmodule.interpolation import require_exact_interpolation
 from onward.torch.ortmodule.marks import mark_gradients
 from onward.torch.ortmodule.own_gradient import own_gradients
 from onward.torch.ortmodule.refusal import Traceable
+from onward.torch.ortmodule.spelling import Spelled
 
 _PRODUCT = re.compile(r"(\d+)\*([A-Za-z_]\w*)")
 _OLDEST_OPSET = 18  # that torch.export writes
@@ -62,7 +63,8 @@ class Captured:
         guards: the sizes that it is right for.
         masks: inputs behind these, in the order in which torch draws them.
         passed: tensors that the module returned which are arguments as they were, by their places.
-        order: for each other one, which output of the model it is; it may be returned several times.
+        order: for each other one, which output of the model it is; it may be returned several times. Then for each
+            buffer that is written to.
         exporter: which of torch's exporters wrote it.
         exported: the model as it wrote it.
     """
@@ -180,8 +182,11 @@ class _Flat(nn.Module):
             leaves[place] = torch.tensor(value, dtype=dtype)
         # What is changed in place is a copy, which is one more result: a graph cannot write to its inputs.
         given = [tensor.clone() if place in call.changed else tensor for place, tensor in enumerate(tensors)]
-        returned = invoke(module, signature, replace(call, leaves=leaves).with_tensors(given))
-        leaves = torch.utils._pytree.tree_leaves((returned, [given[place] for place in call.changed]))
+        with Spelled():
+            returned = invoke(module, signature, replace(call, leaves=leaves).with_tensors(given))
+        # By name: while they are followed, buffers are others.
+        buffers = [module.get_buffer(name).clone() for name in call.rewritten]
+        leaves = torch.utils._pytree.tree_leaves((returned, [given[place] for place in call.changed], buffers))
         return tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
 
 
@@ -265,8 +270,8 @@ def _passed(program: ExportedProgram) -> dict[int, int]:
 def _by_tracing(
     module: nn.Module, signature: inspect.Signature, call: Call, wishes: Wishes, any_image: bool
 ) -> Captured:
-    if call.changed:
-        raise ORTModuleTorchModelException("it changes an argument in place")
+    if call.changed or call.rewritten:
+        raise ORTModuleTorchModelException("it changes an argument or a buffer in place")
     leaves = list(call.leaves)
     for place, tensor in zip(call.places, examples(call), strict=True):
         leaves[place] = tensor

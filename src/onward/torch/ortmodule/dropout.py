@@ -69,6 +69,7 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.found: list[Drawn] = []
+        self.statistics: set[int] = set()  # where running statistics of BatchNorm are in memory
         self.refusals: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -77,7 +78,9 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         drawn = func(*args, **(kwargs or {}))
         if (kwargs or {}).get("generator") is not None:
             return drawn
-        if func in _DRAWING:
+        if func is _aten.native_batch_norm.default:
+            self.statistics |= {tensor.data_ptr() for tensor in args[3:5] if tensor is not None}
+        elif func in _DRAWING:
             # Those that make a tensor take its sizes, or another tensor, and no numbers.
             self._note(_DRAWING[func], drawn, args[1:] if func.overloadpacket.__name__.endswith("_") else ())
         elif func is _aten.bernoulli.default:

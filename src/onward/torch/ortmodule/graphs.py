@@ -44,6 +44,7 @@ def write(captured: Captured, state: Fingerprint, rehearsal: Rehearsal) -> Graph
     trained = [name for name in states if known[name] is not None]
     inputs = [name for name, g in zip(captured.inputs, rehearsal.inputs, strict=True) if g is not None]
     differentiable = [has for index, has in enumerate(rehearsal.differentiable) if index not in captured.passed]
+    differentiable += [False] * len(rehearsal.rewritten)
     outputs = [value.name or "" for value in model.graph.outputs]
     if len(captured.order) != len(differentiable):
         raise ORTModuleTorchModelException("it returns another number of tensors each time")

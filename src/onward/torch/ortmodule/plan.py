@@ -79,6 +79,8 @@ class Plan:
         self._updated = [(slots[new] - count, first[old]) for new, old in graphs.statistics.items()]
         self._layers = [names[index].rpartition(".")[0] for _, index in self._updated]  # that the statistics are of
         self._counters: list[_Counter] = []
+        self._buffers = rehearsed.exact.rewritten
+        self._rewritten = [first[name] for name in self._buffers]
         self.constant = [i for i, name in enumerate(graphs.outputs) if name not in graphs.output_gradients]
         if self._backward is not None:
             seeds = {seed: graphs.outputs.index(name) for name, seed in graphs.output_gradients.items()}
@@ -94,21 +96,33 @@ class Plan:
     def __call__(self, call: Call, state: Fingerprint) -> Any:
         """What the module returns."""
         run = _Run(self, call.sizes)
-        found = self.apply(run, self._unchanged(call, state), state.tensors)
-        if self._updated or self._counters:
-            self._update(run, state)
+        found = self.apply(run, self._unchanged(call, state), self._unwritten(state))
+        if self._updated or self._counters or self._rewritten:
+            self._update(run, state, found)
         returned = self._with_passed(found, call.tensors)
         if self._narrow:
             returned = [tensor.to(dtype) for tensor, dtype in zip(returned, self._types, strict=True)]
         return self._written(call, returned) if self._changed else self.results.filled(returned)
 
-    def _update(self, run: _Run, state: Fingerprint) -> None:
-        """Write running statistics and counts of calls to the module's buffers."""
+    def _unwritten(self, state: Fingerprint) -> list[torch.Tensor]:
+        """The tensors of the module, and copies of those that will be written to, as of arguments."""
+        if not self._rewritten:
+            return state.tensors
+        written = {id(state.tensors[index]) for index in self._rewritten}
+        return [tensor.clone() if id(tensor) in written else tensor for tensor in state.tensors]
+
+    def _update(self, run: _Run, state: Fingerprint, found: Sequence[torch.Tensor]) -> None:
+        """Write running statistics, counts of calls and what else it writes to the module's buffers."""
         with torch.no_grad():
             for result, index in self._updated:
                 state.tensors[index].copy_(run.results[result])
             for counter in self._counters:
                 state.tensors[counter.state].add_(counter.step)
+            for index, value in zip(self._rewritten, self._new_values(found), strict=True):
+                state.tensors[index].copy_(value)
+
+    def _new_values(self, found: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        return [found[index] for index in self._order[len(self._order) - len(self._rewritten) :]]
 
     def _unchanged(self, call: Call, state: Fingerprint) -> list[torch.Tensor]:
         """The arguments, and copies of those that will be written to: the backward pass may need them as they are."""
@@ -147,8 +161,10 @@ class Plan:
     def verify(self, rehearsed: Rehearsed, state: Fingerprint) -> None:
         """Compare with what torch computed, for the same arguments and random numbers."""
         rehearsal, call = rehearsed.exact, rehearsed.call
-        if (rehearsed.types, rehearsal.changed) != (self._types, self._changed):
-            raise ORTModuleONNXModelException("it returns other types, or changes other arguments, for other sizes")
+        if (rehearsed.types, rehearsal.changed, rehearsal.rewritten) != (self._types, self._changed, self._buffers):
+            raise ORTModuleONNXModelException(
+                "it returns other types, or changes other arguments or buffers, for other sizes"
+            )
         drawn = rehearsal.drawn
         known, kept = self._known(call.sizes), [draw for draw in drawn if not draw.is_decision]
         if len(self._masks) != len(kept) or not all(
@@ -169,7 +185,7 @@ class Plan:
         ends = [tensor for tensor, has in zip(returned, rehearsal.differentiable, strict=True) if has]
         if [tensor.requires_grad for tensor in returned] != rehearsal.differentiable:
             raise ORTModuleONNXModelException("other results have gradients than in torch")
-        self._verify_states(run, rehearsed, state)
+        self._verify_states(run, rehearsed, state, found)
         if ends:
             targets = [tensor for tensor in (*tensors, *states) if tensor.requires_grad]
             gradients = iter(torch.autograd.grad(ends, targets, rehearsal.cotangents, allow_unused=True))
@@ -183,7 +199,9 @@ class Plan:
             )
         self.verified.add(call.sizes)
 
-    def _verify_states(self, run: _Run, rehearsed: Rehearsed, state: Fingerprint) -> None:
+    def _verify_states(
+        self, run: _Run, rehearsed: Rehearsed, state: Fingerprint, found: Sequence[torch.Tensor]
+    ) -> None:
         updated = {index: run.results[result] for result, index in self._updated}
         for layer in dict.fromkeys(self._layers):
             # Together: the mean of what was normalised before is noise, which only the variance gives a measure of.
@@ -194,9 +212,17 @@ class Plan:
                 rehearsed,
                 lambda run, own=own: [run.after[index] for index in own],  # type: ignore[misc]
             )
+        for name, index, value in zip(self._buffers, self._rewritten, self._new_values(found), strict=True):
+            _require_equal(
+                f"new value of {name!r}",
+                [value],
+                rehearsed,
+                lambda run, index=index: [run.after[index]],  # type: ignore[misc]
+            )
+        written = {id(state.tensors[index]) for index in self._rewritten}
         counters: list[_Counter] = []
         for index, (before, after) in enumerate(zip(state.tensors, rehearsed.exact.after, strict=True)):
-            if index not in updated and not torch.equal(before, after):
+            if index not in updated and id(before) not in written and not torch.equal(before, after):
                 difference = after - before if after.dtype == torch.int64 and after.ndim == 0 else None
                 if difference is None:
                     raise ORTModuleONNXModelException("it changes a buffer in another way than BatchNorm does")
@@ -318,7 +344,7 @@ def build(
     times.append(time.perf_counter())
     try:
         with torch.random.fork_rng(devices=[]), full_precision():  # the older exporter runs the module
-            call = replace(rehearsed.call, changed=rehearsed.exact.changed)
+            call = replace(rehearsed.call, changed=rehearsed.exact.changed, rewritten=rehearsed.exact.rewritten)
             captured = capture(rehearsed.module, signature, call, wishes, any_image=any_image)
         times.append(time.perf_counter())
         state = Fingerprint(module, named=True)

@@ -11,7 +11,7 @@ import contextlib
 import copy
 import inspect
 import random
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,6 +40,7 @@ class Rehearsal:
         generator: the state of torch's random numbers afterwards.
         changed: which of the tensors among the arguments it changed in place.
         returned: which of the results are such an argument itself.
+        rewritten: names of the buffers that it changed in place, other than by BatchNorm and by counting calls.
     """
 
     results: Results
@@ -52,6 +53,7 @@ class Rehearsal:
     generator: torch.Tensor
     changed: tuple[int, ...] = ()
     returned: dict[int, int] = field(default_factory=dict)
+    rewritten: tuple[str, ...] = ()
 
 
 def shadow(module: nn.Module) -> nn.Module:
@@ -106,14 +108,13 @@ def rehearse(module: nn.Module, signature: inspect.Signature, call: Call, *, not
         raise ORTModuleTorchModelException(draws.refusals[0])
     changed = _changed(arguments, given_versions)
     results = Results.of((returned, [*changed.values()]) if changed else returned)
-    after = Fingerprint(module)
+    after = Fingerprint(module, named=True)
     if after.key != before.key:
         raise AttributesChanged("calling it changes its attributes, or its tensors for others")
-    buffers = {id(tensor) for tensor in module.buffers()}
-    for tensor, version in zip(after.tensors, versions, strict=True):
-        if tensor._version != version and id(tensor) not in buffers:
-            raise ORTModuleTorchModelException("it changes a parameter in place")
+    written = [tensor._version != version for tensor, version in zip(after.tensors, versions, strict=True)]
+    rewritten = _rewritten(module, after, written, draws.statistics)
     tensors = results.tensors
+    _require_no_views([after.tensors[index] for index in rewritten.values()], tensors)
     differentiable = [tensor.requires_grad for tensor in tensors]
     ends = [tensor for tensor in tensors if tensor.requires_grad]
     source = torch.Generator().manual_seed(0)
@@ -141,7 +142,34 @@ def rehearse(module: nn.Module, signature: inspect.Signature, call: Call, *, not
         generator,
         tuple(changed),
         {i: place for i, tensor in enumerate(tensors) for place, own in changed.items() if tensor is own},
+        tuple(rewritten),
     )
+
+
+def _rewritten(
+    module: nn.Module, state: Fingerprint, written: Sequence[bool], statistics: Container[int]
+) -> dict[str, int]:
+    """Where the buffers are that were written to, by name, but for statistics of BatchNorm and counts of calls."""
+    buffers = {id(tensor) for tensor in module.buffers()}
+    found: dict[int, tuple[str, int]] = {}
+    for index, (name, tensor) in enumerate(zip(state.names, state.tensors, strict=True)):
+        if not written[index]:
+            continue
+        if id(tensor) not in buffers:
+            raise ORTModuleTorchModelException("it changes a parameter in place")
+        is_count = tensor.dtype == torch.int64 and tensor.ndim == 0
+        if not is_count and tensor.data_ptr() not in statistics:
+            found.setdefault(id(tensor), (name, index))
+    return dict(found.values())
+
+
+def _require_no_views(buffers: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
+    """Refuse what a graph returns as it is now, and torch as it will be after the next call."""
+    if any(tensor.requires_grad for tensor in buffers):
+        raise ORTModuleTorchModelException("it writes to a buffer what has a gradient")
+    memory = {tensor.untyped_storage().data_ptr() for tensor in buffers}
+    if any(tensor.untyped_storage().data_ptr() in memory for tensor in results):
+        raise ORTModuleTorchModelException("it returns a buffer that it changes in place")
 
 
 def _changed(arguments: Sequence[torch.Tensor | None], versions: Sequence[int | None]) -> dict[int, torch.Tensor]:

@@ -1,0 +1,123 @@
+"""What a module does, in words that exporters write rightly, while it is exported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+
+class Spelled(TorchFunctionMode):
+    """Replaces functions that exporters write otherwise, or not at all, and stops gradients where torch does.
+
+    Exporters forget `torch.no_grad`. So inside of it arguments are detached, which graphs keep.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_stopped = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        # Not by `torch.is_grad_enabled`: that is off inside of a torch.autograd.Function, too.
+        if func is torch._C._set_grad_enabled:
+            self._is_stopped = not args[0]
+        elif self._is_stopped:
+            args, kwargs = _detached(func, args, kwargs)
+        if func in _SPELLINGS:
+            with self:  # what the other words mean is spelled, too
+                found = _SPELLINGS[func](*args, **kwargs)
+            if found is not None:
+                return found
+        return func(*args, **kwargs)
+
+
+def _detached(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments without gradients, but for one that is changed in place, or asked for an attribute."""
+    name: str = getattr(func, "__name__", "")
+    kept = args[0] if args and (name == "__get__" or (name.endswith("_") and not name.startswith("__"))) else None
+
+    def stopped(value: Any) -> Any:
+        return value.detach() if isinstance(value, Tensor) and value.requires_grad and value is not kept else value
+
+    changed: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_map(stopped, (tuple(args), dict(kwargs)))
+    return changed
+
+
+def _cross_entropy(
+    scores: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: bool | None = None,
+    ignore_index: int = -100,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor | None:
+    """Smoothed labels, which exporters leave out: a part of the loss is the mean over all classes."""
+    if label_smoothing == 0 or target.is_floating_point() or size_average is not None or reduce is not None:
+        return None
+    axis = min(scores.ndim - 1, 1)
+    logarithms = F.log_softmax(scores, axis)
+    plain = F.nll_loss(logarithms, target, weight, ignore_index=ignore_index, reduction=reduction)
+    counted = target != ignore_index
+    if weight is not None:
+        logarithms = logarithms * weight.view(-1, *[1] * (scores.ndim - axis - 1))
+    smooth = torch.where(counted, -logarithms.sum(axis), 0.0)  # no gradients where nothing counts, as in torch
+    if reduction != "none":
+        smooth = smooth.sum()
+    if reduction == "mean":
+        ones = counted.to(scores.dtype)
+        smooth = smooth / (ones if weight is None else ones * weight[torch.where(counted, target, 0)]).sum()
+    return (1 - label_smoothing) * plain + label_smoothing / scores.shape[axis] * smooth
+
+
+def _embedding_bag(
+    ids: Tensor,
+    weight: Tensor,
+    offsets: Tensor | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Tensor | None:
+    """Sums and means of embeddings, where exporters write loops over slices."""
+    if max_norm is not None or scale_grad_by_freq or sparse or mode == "max":
+        return None
+    rows = F.embedding(ids, weight)
+    shares = torch.ones_like(ids, dtype=weight.dtype) if per_sample_weights is None else per_sample_weights
+    if padding_idx is not None:
+        shares = torch.where(ids == padding_idx % weight.shape[0], 0.0, shares)
+    rows = rows * shares.unsqueeze(-1)
+    if offsets is None:
+        sums, counts = rows.sum(1), shares.sum(1)
+    else:
+        bags, count = _bags(ids, offsets, include_last_offset)
+        sums = rows.new_zeros(count, weight.shape[1]).index_add(0, bags, rows)
+        counts = shares.new_zeros(count).index_add(0, bags, shares)
+    return sums if mode == "sum" else sums / counts.clamp(min=1).unsqueeze(-1)
+
+
+def _bags(ids: Tensor, offsets: Tensor, include_last_offset: bool) -> tuple[Tensor, int]:
+    """Which bag each element is in: how many of them have begun before it. And how many there are."""
+    starts = offsets[:-1] if include_last_offset else offsets
+    begun = starts.new_zeros(ids.shape[0] + 1, dtype=torch.int64).index_add(
+        0, starts, torch.ones_like(starts, dtype=torch.int64)
+    )
+    return begun.cumsum(0)[:-1] - 1, starts.shape[0]
+
+
+# None where the function itself will do.
+_SPELLINGS: dict[Any, Callable[..., Tensor | None]] = {
+    F.cross_entropy: _cross_entropy,
+    F.embedding_bag: _embedding_bag,
+}
