@@ -356,3 +356,15 @@ def test_transpositions_that_leave_all_in_place_stay():
         z = Transpose<perm=[0, 1]>(product)
     }""")
     assert operators(lowered(model)) == ["Gemm", "Transpose"]
+
+
+@pytest.mark.parametrize("domain", ["", "elsewhere"])
+def test_only_the_softmax_of_the_standard_is_never_negative(domain):
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(["N", 4]))
+    graph = ir.Graph([x], [], nodes=[], opset_imports={"": 17, "elsewhere": 1})
+    op = Builder(graph, 17)
+    with op:
+        y = op.custom("elsewhere", "Softmax", x, like=x) if domain else op.Softmax(x)
+        graph.outputs.append(op.Where(op.IsNaN(y), 0.0, y))
+    lower(op, list(graph))
+    assert graph[-1].op_type == ("Where" if domain else "ThresholdedRelu")
