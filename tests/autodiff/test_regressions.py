@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -109,3 +110,14 @@ def test_forms_that_an_opset_does_not_have(opset, needed, op_type, operands, att
     with pytest.raises(NeedsOpsetError) as raised:
         op.emit(op_type, x, *operands, **attributes)
     assert raised.value.version == needed
+
+
+def test_sizes_of_parts_say_nothing_of_the_rank_of_the_whole() -> None:
+    """The list of sizes that Split takes has one axis, and so had what is split, if nothing else was known of it."""
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]> g (double x, double[3] w) => (double y)
+    <int64[2] sizes = {1, 3}> { a, b = Split(x, sizes) c = Mul(a, w) d = Mul(b, c) y = ReduceSum<keepdims = 0>(d) }""")
+    model.graph.input[0].type.tensor_type.ClearField("shape")
+    x, w = np.arange(12.0).reshape(4, 3), np.array([1.0, -2.0, 0.5])
+    found = run_on_runtime(onward.gradient(model, wrt=["x", "w"], of="y"), {"x": x, "w": w})
+    np.testing.assert_allclose(found["w_grad"], x[0] * x[1:].sum(0))
+    np.testing.assert_allclose(found["x_grad"], np.concatenate([w * x[1:].sum(0, keepdims=True), [w * x[0]] * 3]))

@@ -8,6 +8,7 @@ import onnx_ir as ir
 import pytest
 
 from onward.graph.finish import finish
+from onward.graph.inference import infer_shapes
 from onward.graph.nodes import all_values
 from onward.graph.prepare import prepare
 from onward.graph.propagation import name_sizes, result_shape
@@ -23,6 +24,7 @@ from onward.graph.sizes import product, quotient
         (["batch", 6, 6], [], "batch*36"),
         (["batch*36"], ["batch"], 36),
         (["batch*36", 2], [9], "batch*8"),
+        ([-1, "batch"], [], None),
         (["batch*4"], [4], "batch"),
         (["b", "a", 2], [], "a*b*2"),
         (["a*b*2"], ["b"], "a*2"),
@@ -84,6 +86,8 @@ FOLLOWED = {
     # A half of `batch` need not be whole, and what is negative or 0 is no factor.
     "s = Shape(x) n = Gather(s, zero) d = Div(n, two) r = Concat<axis=0>(d, rest)": [None, None],
     "s = Shape(x) n = Gather(s, zero) d = Mul(n, rest) m = Mul(d, rest) r = Concat<axis=0>(m, rest)": [None, None],
+    # Whether there is something is no size.
+    "s = Shape(x) n = Gather(s, zero) t = Cast<to=9>(n) i = Cast<to=7>(t) r = Concat<axis=0>(i, rest)": [None, None],
     # A count may be anything, and so may numbers that are fed.
     "r = Concat<axis=0>(fed, rest)": [None, None],
 }
@@ -100,3 +104,15 @@ def test_sizes_are_followed_through_arithmetic(text):
     (result,) = [value for value in all_values(graph) if value.name == "y"]
     found = [None if is_placeholder(size) else size for size in dims(result)]
     assert found == FOLLOWED[text]
+
+
+def test_products_of_sizes_that_were_only_numbered_mean_nothing_after_another_inference():
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+    g (float[batch, 6, 4] x, bool[6] chosen) => (float z)
+    { c = Compress<axis=1>(x, chosen) y = Flatten<axis=2>(c) z = ReduceSum<keepdims=0>(y) }""")
+    prepared = prepare(model)
+    (y,) = [value for value in all_values(prepared.graph) if value.name == "y"]
+    name_sizes(prepared.graph)
+    assert is_placeholder(dims(y)[0])
+    infer_shapes(prepared)  # which counts anew
+    assert "*" not in str(dims(y)[0])

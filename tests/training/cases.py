@@ -194,6 +194,20 @@ def _activations() -> Iterator[Case]:
     for dtype in TYPES:
         text = "h = MatMul(x, w) r = Relu(h) y = MatMul(r, v)"
         yield Case(f"rectified, {dtype.__name__}", text, {"x": (4, 5)}, {"w": (5, 6), "v": (6, 3)}, dtype=dtype)
+    # What comes back from a root or a logarithm of 0 is infinite, and the activation has to keep it away.
+    for name, after in {
+        "roots": "t = Transpose<perm=[1,0]>(r) y = Sqrt(t)",
+        "powers": "f = Flatten(r) y = Pow(f, half)",
+        "lengths of zeros": "d = Sub(r, many) z = Relu(d) e = Mul(z, z) s = ReduceSum<keepdims=0>(e, one) y = Sqrt(s)",
+        "logarithms": "l = Log(r) c = Greater(r, low) y = Where(c, l, low)",
+        # Here, nothing is infinite.
+        "normalised": """m = ReduceMean<axes=[1]>(r) d = Sub(r, m) e = Pow(d, two) v = ReduceMean<axes=[1]>(e)
+            a = Add(v, half) s = Sqrt(a) y = Div(d, s)""",
+    }.items():
+        settings = "number low = {0}, number half = {0.5}, number two = {2}, number many = {9}, int64[1] one = {1}"
+        for activation in ("Relu(h)", "Clip(h, low)"):
+            text = f"h = MatMul(x, w) r = {activation} {after}"
+            yield Case(f"{name} of {activation}", text, {"x": (4, 5)}, {"w": (5, 6)}, settings=settings)
 
 
 def _products() -> Iterator[Case]:

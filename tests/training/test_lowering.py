@@ -13,6 +13,8 @@ from onward.graph.finish import finish
 from onward.graph.prepare import prepare
 from onward.testing import check_training, run_on_runtime
 from onward.training.lowering import lower
+from onward.training.phases import phases
+from onward.training.split import split
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 CLASSES = 1024  # fewer stay as they are
@@ -132,18 +134,54 @@ def test_masks_of_clips(high):
     np.testing.assert_array_equal(got, expected)
 
 
-@pytest.mark.parametrize("reader", ["Log", "Sqrt", "Reciprocal"])
-def test_masks_before_infinite_slopes_stay(reader):
-    model = parsed(f"""masked (float[N] x, float[N] dy) => (float[N] dx, float[N] z)
-    <float low = {{0.0}}, float high = {{1.0}}, float zero = {{0.0}}> {{
-        y = Clip(x, low, high)
-        z = {reader}(y)
-        above = Greater(y, zero)
-        below = Less(y, high)
-        mask = And(above, below)
-        dx = Where(mask, dy, zero)
-    }}""")
-    assert "Where" in operators(lowered(model))
+@pytest.mark.parametrize("activation", ["Relu(h)", "Clip(h, low, high)"])
+@pytest.mark.parametrize(
+    ("after", "stays"),
+    [
+        ("y = Sqrt(r)", True),
+        ("y = Log(r)", True),
+        ("y = Reciprocal(r)", True),
+        ("y = Pow(r, high)", True),
+        ("t = Transpose(r) y = Sqrt(t)", True),
+        ("t = MatMul(r, v) y = Sqrt(t)", True),
+        ("t = MatMul(r, v) y = Div(t, t)", True),
+        (
+            "y = If(yes)<then_branch = a () => (float[N, 4] b) {b = Sqrt(r)}, "
+            "else_branch = c () => (float[N, 4] d) {d = Neg(r)}>",
+            True,
+        ),
+        ("t = MatMul(r, v) e = Add(t, high) s = Sqrt(e) u = Div(t, s) y = Pow(u, two)", False),
+        ("t = MatMul(r, v) e = Exp(t) y = Div(t, e)", False),
+        (
+            "t = MatMul(r, v) a = Clip(t, high) b = Log(a) c = Greater(t, low) d = Where(c, t, two) e = Log(d) "
+            "y = Add(b, e)",
+            False,
+        ),
+        ("t = MatMul(r, v) s = ReduceSum<keepdims=0>(t) y = Div(t, s)", False),
+    ],
+)
+def test_masks_before_infinite_slopes_stay(activation, after, stays):
+    """A product would make NaN of an infinity that the mask keeps away."""
+    model = parsed(f"""steep (float[N, 4] x, bool yes) => (float loss)
+    <float[4, 4] v = {{1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1}}, float[4] w = {{1, 2, 3, 4}},
+    float low = {{0.0}}, float high = {{0.5}}, float two = {{2.0}}>
+    {{ h = Mul(x, w) r = {activation} {after} loss = ReduceSum<keepdims=0>(y) }}""")
+    made = split(model, trainable=["w"]).training
+    masks = [node.op_type for node in made.graph.node if node.name.startswith("grad/r/")]
+    assert ("Where" in masks, "HardSigmoid" in masks) == (stays, not stays)
+
+
+@pytest.mark.parametrize(("after", "stays"), [("y = Identity(r)", True), ("y = MatMul(r, v)", False)])
+def test_masks_of_what_others_differentiate_stay(after, stays):
+    """The cotangent of an output may be infinite where the output is 0."""
+    model = parsed(f"""open (float[N, 2] x) => (float[N, 2] y)
+    <float[2, 2] v = {{1, 0, 0, 1}}, float[2] w = {{1, 2}}> {{ h = Mul(x, w) r = Relu(h) {after} }}""")
+    whole = phases(model, trainable=["w"]).joined()
+    assert ("Where" in operators(whole)) == stays
+    feeds = {"x": np.array([[1, -1]], np.float32), "w": np.array([1, 2], np.float32)}
+    if stays:
+        found = run_on_runtime(whole, {**feeds, "y_grad": np.array([[3, np.inf]], np.float32)})["w_grad"]
+        np.testing.assert_array_equal(found, [3, 0])
 
 
 def test_activations_on_their_bounds():
@@ -356,3 +394,15 @@ def test_transpositions_that_leave_all_in_place_stay():
         z = Transpose<perm=[0, 1]>(product)
     }""")
     assert operators(lowered(model)) == ["Gemm", "Transpose"]
+
+
+@pytest.mark.parametrize("domain", ["", "elsewhere"])
+def test_only_the_softmax_of_the_standard_is_never_negative(domain):
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(["N", 4]))
+    graph = ir.Graph([x], [], nodes=[], opset_imports={"": 17, "elsewhere": 1})
+    op = Builder(graph, 17)
+    with op:
+        y = op.custom("elsewhere", "Softmax", x, like=x) if domain else op.Softmax(x)
+        graph.outputs.append(op.Where(op.IsNaN(y), 0.0, y))
+    lower(op, list(graph))
+    assert graph[-1].op_type == ("Where" if domain else "ThresholdedRelu")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -62,12 +64,12 @@ def test_every_form_and_lowering_is_used() -> None:
 
 
 def test_a_lowering_that_is_off_by_a_hundredth_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = lowering._BACKWARD_LOWERINGS["Where"]
+    right = lowering.masks.mask
 
-    def wrong(op: Builder, node: ir.Node) -> list[ir.Value] | None:
-        found = right(op, node)
+    def wrong(op: Builder, node: ir.Node, steep: Collection[ir.Node]) -> list[ir.Value] | None:
+        found = right(op, node, steep)
         return None if found is None else [value * 1.01 for value in found]
 
-    monkeypatch.setitem(lowering._BACKWARD_LOWERINGS, "Where", wrong)
+    monkeypatch.setattr(lowering.masks, "mask", wrong)
     with pytest.raises(AssertionError, match=r"by_split, static: [vwx]_grad is off by"):
         check("rectified, float32")

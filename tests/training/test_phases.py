@@ -354,7 +354,7 @@ KEPT = {
     # Not h: the mask of Relu is computed from r.
     "rectified": ("h = MatMul(x, w) r = Relu(h) y = MatMul(r, v)", {"w": (5, 6), "v": (6, 3)}, ["r"]),
     # One byte an element instead of four, where nothing else needs r.
-    "a mask": ("h = MatMul(x, w) r = Relu(h) y = Mul(r, three)", {"w": (5, 6)}, ["*/packed"]),
+    "a mask": ("h = MatMul(x, w) r = Relu(h) t = Mul(r, three) y = MatMul(t, u)", {"w": (5, 6)}, ["*/packed"]),
     # Views of one value are kept once, and as it is.
     "views": (
         """h = MatMul(x, w) a = Reshape(h, flat) e = Unsqueeze(h, one) t = Transpose<perm=[1,0]>(h) b = MatMul(h, t)
@@ -387,7 +387,7 @@ def kind(made: Phases, name: str) -> int:
 @pytest.mark.parametrize("rows", [512, "N"])
 def test_what_is_kept(name: str, rows: Any) -> None:
     text, weights, kept = KEPT[name]
-    settings = "int64[1] flat = {-1}, int64[1] one = {0}, float three = {3}"
+    settings = "int64[1] flat = {-1}, int64[1] one = {0}, float three = {3}, float[6, 1] u = {1, 2, 3, 4, 5, 6}"
     model = with_weights(f"g (float[{rows},5] x) => (float y) <{settings}> {{ {text} }}", weights)
     model.graph.output[0].type.tensor_type.ClearField("shape")
     made = phases(model, trainable=list(weights))

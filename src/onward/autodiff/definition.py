@@ -15,13 +15,13 @@ from onward.autodiff.sweep import backpropagate
 from onward.graph.builder import Builder
 from onward.graph.inference import infer_shapes
 from onward.graph.nodes import constant_of
-from onward.graph.shapes import is_floating
+from onward.graph.shapes import is_floating, is_placeholder
 
 Definition = Callable[[Builder, ir.Node], ir.Value | Sequence[ir.Value | None]]
 
 # Inference numbers the dimensions that it does not know, anew in each run. Those of the outer graph get another prefix
-# while a definition is traced, so that they stay themselves.
-_UNKNOWN, _OUTER = "unk__", "outer__"
+# while a definition is traced, so that they stay themselves, also as factors.
+_UNKNOWN, _OUTER = "unk__", "outer__unk__"
 
 
 def defined(*op_types: str, domain: str = "") -> Callable[[Definition], Definition]:
@@ -102,7 +102,7 @@ def _protected(shape: ir.Shape | None) -> ir.Shape | None:
     if shape is None:
         return None
     names = [dim if isinstance(dim, int) else dim.value for dim in shape]
-    return ir.Shape([f"{_OUTER}{n}" if isinstance(n, str) and n.startswith(_UNKNOWN) else n for n in names])
+    return ir.Shape([n.replace(_UNKNOWN, _OUTER) if isinstance(n, str) else n for n in names])
 
 
 def _restored(shape: ir.Shape | None) -> ir.Shape | None:
@@ -110,5 +110,5 @@ def _restored(shape: ir.Shape | None) -> ir.Shape | None:
     if shape is None:
         return None
     names = [dim if isinstance(dim, int) else dim.value for dim in shape]
-    known = [None if isinstance(name, str) and name.startswith(_UNKNOWN) else name for name in names]
-    return ir.Shape([name.removeprefix(_OUTER) if isinstance(name, str) else name for name in known])
+    known = [None if is_placeholder(name) else name for name in names]
+    return ir.Shape([name.replace(_OUTER, _UNKNOWN) if isinstance(name, str) else name for name in known])

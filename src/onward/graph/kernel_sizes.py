@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from onward.graph.nodes import attribute, constant_of, input_at, integers
 from onward.graph.opsets import runtime_is_before
-from onward.graph.shapes import Dim, dims
+from onward.graph.shapes import Dim, dims, is_placeholder
 
 Shape = list[Dim]
 
@@ -43,7 +43,7 @@ def contradicts(claimed: Sequence[Dim] | None, true: Shape) -> bool:
 
 
 def _says_something(size: Dim) -> bool:
-    return isinstance(size, int) or (size is not None and not size.startswith("unk__"))
+    return size is not None and not is_placeholder(size)
 
 
 def _names_number(claim: Dim, size: Dim) -> bool:

@@ -153,7 +153,8 @@ def _links(node: ir.Node) -> Iterator[Link]:
         yield x, second, 0
         yield y, second, 0
     elif node.op_type in ("Concat", "Split"):
-        yield from ((other, x, 0) for other in (*node.inputs[1:], *node.outputs) if other is not None)
+        parts = node.inputs[1:] if node.op_type == "Concat" else ()  # what else Split takes are sizes
+        yield from ((other, x, 0) for other in (*parts, *node.outputs) if other is not None)
     elif node.op_type in ("Squeeze", "Unsqueeze") or node.op_type in _REDUCING:
         yield from ((y, x, change) for change in _change_of_axes(node))
     elif node.op_type == "Gather" and second is not None and second.shape is not None:

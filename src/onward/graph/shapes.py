@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
@@ -11,6 +12,8 @@ from onward.errors import UnknownShapeError
 from onward.graph.nodes import describe
 
 Dim = int | str | None  # a size, a symbol (equal symbols are equal sizes), or unknown
+
+_PLACEHOLDER = re.compile(r"\bunk__")
 
 FLOATING = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
@@ -91,5 +94,5 @@ def target_in_numbers(x: Sequence[Dim] | None, y: Sequence[Dim] | None) -> list[
 
 def is_placeholder(dim: Dim) -> bool:
     """Inference calls dimensions it does not know `unk__<n>`, counting anew in each run: equal names of two runs
-    mean nothing."""
-    return isinstance(dim, str) and dim.startswith("unk__")
+    mean nothing, nor do products of them."""
+    return isinstance(dim, str) and _PLACEHOLDER.search(dim) is not None

@@ -59,7 +59,12 @@ Rule = Callable[[SizeValues, ir.Node], "Sizes | None"]
 
 def _same(values: SizeValues, node: ir.Node) -> Sizes | None:
     x = node.inputs[0]
-    return values.of(x) if x is not None and (x.dtype in _INTEGERS or x.dtype == ir.DataType.BOOL) else None
+    if x is None or x.dtype not in _INTEGERS | {ir.DataType.BOOL}:
+        return None
+    known = values.of(x)
+    if known is not None and node.outputs[0].dtype == ir.DataType.BOOL:
+        return tuple(int(size != 0) if isinstance(size, int) else None for size in known)
+    return known
 
 
 def _shape(values: SizeValues, node: ir.Node) -> Sizes | None:

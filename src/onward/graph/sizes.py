@@ -22,7 +22,10 @@ def product(sizes: Sequence[Dim]) -> Dim:
 
 
 def quotient(sizes: Sequence[Dim], divisors: Sequence[Dim]) -> Dim:
-    """The product of sizes by that of divisors, None if it is unknown, or not whole for all values of the names."""
+    """The product of sizes by that of divisors, None if it is unknown, or not whole for all values of the names.
+
+    A negative multiple of names (of -1 in a target, for instance) is no size.
+    """
     names: list[str] = []
     number = 1
     for size in sizes:
@@ -42,6 +45,8 @@ def quotient(sizes: Sequence[Dim], divisors: Sequence[Dim]) -> Dim:
     number //= divisor
     if not names or not number:
         return number
+    if number < 0:
+        return None
     if len(names) == 1 and number == 1:
         return names[0]
     words = [name if _WORD.fullmatch(name) else f"({name})" for name in sorted(names)]

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from onward.graph.nodes import attribute, constant_of, input_at
 from onward.graph.sequences import constant, insert
-from onward.graph.shapes import dims
+from onward.graph.shapes import dims, is_placeholder
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def _appended(node: ir.Node, index: int) -> ir.Value | None:
 def _is_fixed(element: ir.Value) -> bool:
     """Whether each element has the same shape: sizes that are numbers or have a name, which stands for one number."""
     known = dims(element)
-    return known is not None and all(dim is not None and not str(dim).startswith("unk__") for dim in known)
+    return known is not None and all(dim is not None and not is_placeholder(dim) for dim in known)
 
 
 def _make_scan_output(node: ir.Node, index: int, element: ir.Value, stacked: ir.Value) -> None:

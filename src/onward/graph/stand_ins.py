@@ -25,6 +25,7 @@ def put_stand_ins(proto: onnx.ModelProto) -> onnx.ModelProto:
         for node in graph.node:
             if node.op_type == "GroupNormalization" and node.domain == "":
                 _become(node, "Identity", node.input[:1])  # onnx infers nothing of it
+        _hide_truths(graph)
     _show_constants_to_bodies(proto)
     for graph in list(_graphs(proto)):
         if _hide_marked(graph) | show_attentions(graph, _UNKNOWN):
@@ -128,6 +129,16 @@ def _show_constants_to_bodies(proto: onnx.ModelProto) -> None:
             copy = graph.initializer.add()
             copy.CopyFrom(integers[name])
             copy.name = f"{name}/in/{graph.name}"
+
+
+def _hide_truths(graph: onnx.GraphProto) -> None:
+    """Whether a size is not 0 is no size: onnx follows values through every Cast as if they stayed the same."""
+    for index in reversed(range(len(graph.node))):
+        node = graph.node[index]
+        kinds = [attribute.i for attribute in node.attribute if attribute.name == "to"]
+        if node.op_type == "Cast" and node.domain == "" and onnx.TensorProto.BOOL in kinds:
+            truth, node.output[0] = node.output[0], f"{node.output[0]}/size"
+            graph.node.insert(index + 1, helper.make_node("Not", node.output[:1], [truth]))
 
 
 def _hide_marked(graph: onnx.GraphProto) -> bool:

@@ -10,6 +10,7 @@ replaced last, when gradients exist already: `lower`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 
@@ -35,6 +36,7 @@ from onward.training.lowering import (
     statistics,
     table,
 )
+from onward.training.lowering.slopes import leading_to_infinite_slopes
 
 _RULES: list[tuple[Rule, Rule]] = [
     (conv.conv, convolution.conv),
@@ -69,7 +71,6 @@ _BACKWARD_LOWERINGS: dict[str, Replacement] = {
     "ReduceSum": reductions.sum_of_rows,
     "ScatterElements": pooling.scattered_maximum,
     "Sum": _first_of(slices.tiles, reductions.sum_by_pairs),
-    "Where": masks.mask,
 }
 
 # And of what these have become.
@@ -84,7 +85,9 @@ _AFTERWARDS: dict[str, Replacement] = {
 
 def lower(op: Builder, forward: Collection[ir.Node] = ()) -> None:
     """Replace nodes of the graph of `op`, in place; `forward` are those of the user's model."""
-    for own, everywhere in ((_BACKWARD_LOWERINGS, _LOWERINGS), (_AFTERWARDS, {})):
+    steep = leading_to_infinite_slopes(op.graph, forward)
+    masking: dict[str, Replacement] = {"Where": functools.partial(masks.mask, steep=steep)}
+    for own, everywhere in (({**_BACKWARD_LOWERINGS, **masking}, _LOWERINGS), (_AFTERWARDS, {})):
         for node in list(op.graph):
             known = everywhere if node in forward else {**everywhere, **own}
             lowering = known.get(node.op_type) if node.domain == "" else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 import onnx_ir as ir
 
@@ -12,12 +13,12 @@ from onward.graph.nodes import constant_of, input_at
 from onward.training.mask import as_mask
 
 
-def mask(op: Builder, node: ir.Node) -> list[ir.Value] | None:
+def mask(op: Builder, node: ir.Node, steep: Collection[ir.Node] = ()) -> list[ir.Value] | None:
     """Where(mask, dy, 0) as dy times the mask: the gradient of Relu, and of Clip where it is an activation.
 
     onnxruntime's Where makes three passes by one thread. A masked infinity becomes a NaN, which is why this is for
-    activations only: there, a cotangent that is not finite means that training has diverged already. Other rules, and
-    models, use Where to keep what is not finite away.
+    activations only: there, a cotangent that is not finite means that training has diverged already, unless one is
+    `steep` (see `slopes`). Other rules, and models, use Where to keep what is not finite away.
 
     The mask is made from the result of the activation, so that nobody has to keep its input.
     """
@@ -27,11 +28,11 @@ def mask(op: Builder, node: ir.Node) -> list[ir.Value] | None:
     zero = constant_of(other)
     if zero is None or zero.size != 1 or zero.item() != 0:
         return None
-    y = _rectified(chosen)
-    if y is not None:
-        return [op.Mul(dy, _above_zero(op, y))]
+    relu = _relu(chosen)
+    if relu is not None:
+        return None if relu in steep else [op.Mul(dy, _above_zero(op, relu.outputs[0]))]
     clip = _activation(chosen)
-    if clip is None:
+    if clip is None or clip in steep:
         return None
     y, high = clip.outputs[0], constant_of(input_at(clip, 2))
     masked = op.Mul(dy, _above_zero(op, y))
@@ -49,24 +50,16 @@ def _below(op: Builder, y: ir.Value, bound: float) -> ir.Value:
     return as_mask(op.HardSigmoid(y, alpha=-steep, beta=bound * steep))
 
 
-def _rectified(mask: ir.Value) -> ir.Value | None:
-    """The result of a Relu of which a mask is the cast to booleans."""
+def _relu(mask: ir.Value) -> ir.Node | None:
+    """The Relu of whose result a mask is the cast to booleans."""
     cast = mask.producer()
     y = None if cast is None or cast.op_type != "Cast" else cast.inputs[0]
     relu = None if y is None else y.producer()
-    return y if relu is not None and relu.op_type == "Relu" else None
-
-
-# Operators whose slopes are finite where their data are. Comparisons have none, Shape and Size read no data.
-_FINITE_SLOPES = frozenset(
-    "Add AveragePool BatchNormalization CastLike Concat Conv ConvTranspose Dropout Flatten Gemm GlobalAveragePool "
-    "Greater Less MatMul MaxPool Mul Pad ReduceMean ReduceSum Relu Reshape Resize Shape Sigmoid Size Slice Split "
-    "Squeeze Sub Sum Tanh Transpose Unsqueeze".split()
-)
+    return relu if relu is not None and (relu.op_type, relu.domain) == ("Relu", "") else None
 
 
 def _activation(mask: ir.Value) -> ir.Node | None:
-    """The Clip whose result layers read, if a mask says where that is between the bounds of an activation."""
+    """The Clip of which a mask says where its result is between the bounds of an activation."""
     above = mask.producer()
     if above is not None and above.op_type == "And":
         above = None if above.inputs[0] is None else above.inputs[0].producer()
@@ -75,5 +68,4 @@ def _activation(mask: ir.Value) -> ir.Node | None:
     if y is None or clip is None or (clip.op_type, clip.domain) != ("Clip", "") or not is_activation(clip):
         return None
     high = constant_of(input_at(clip, 2))
-    readers = {user.op_type for user in y.consumers()}
-    return clip if (high is None or 2.0**-100 < high.item() < 2.0**100) and readers <= _FINITE_SLOPES else None
+    return clip if high is None or 2.0**-100 < high.item() < 2.0**100 else None

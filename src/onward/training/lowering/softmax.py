@@ -28,17 +28,20 @@ def softmax(op: Builder, node: ir.Node, dy: ir.Value) -> Cotangents:
 def zeros_for_nan(op: Builder, node: ir.Node) -> list[ir.Value] | None:
     """Where(IsNaN(y), 0, y) of a Softmax: the numbers of y that are above 0, which NaN is not, in a single pass."""
     y = node.inputs[2]
-    producer = None if y is None else y.producer()
-    if y is None or producer is None or producer.op_type != "Softmax" or y.dtype != ir.DataType.FLOAT:
+    if y is None or not _is(y.producer(), "Softmax") or y.dtype != ir.DataType.FLOAT:
         return None
     return [op.ThresholdedRelu(y, alpha=0.0)] if _with_zeros(y) is node.outputs[0] else None
+
+
+def _is(node: ir.Node | None, op_type: str) -> bool:
+    return node is not None and (node.op_type, node.domain) == (op_type, "")
 
 
 def _with_zeros(y: ir.Value) -> ir.Value | None:
     """The result of Where(IsNaN(y), 0, y), if nothing else reads y."""
     readers = list(dict.fromkeys(use.node for use in y.uses()))
-    tests = [node for node in readers if node.op_type == "IsNaN"]
-    choices = [node for node in readers if node.op_type == "Where" and node.inputs[2] is y]
+    tests = [node for node in readers if _is(node, "IsNaN")]
+    choices = [node for node in readers if _is(node, "Where") and node.inputs[2] is y]
     if y.is_graph_output() or len(readers) != 2 or len(tests) != 1 or len(choices) != 1:
         return None
     found, zero = choices[0], constant_of(choices[0].inputs[1])
