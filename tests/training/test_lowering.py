@@ -406,3 +406,20 @@ def test_only_the_softmax_of_the_standard_is_never_negative(domain):
         graph.outputs.append(op.Where(op.IsNaN(y), 0.0, y))
     lower(op, list(graph))
     assert graph[-1].op_type == ("Where" if domain else "ThresholdedRelu")
+
+
+@pytest.mark.parametrize("domain", ["", "elsewhere"])
+def test_only_a_product_of_the_standard_is_taken_apart(domain):
+    kind = ir.TensorType(ir.DataType.FLOAT)
+    g, s, w = (
+        ir.Value(name=name, type=kind, shape=ir.Shape(shape))
+        for name, shape in (("g", ["N", CLASSES]), ("s", []), ("w", [CLASSES, 3]))
+    )
+    graph = ir.Graph([g, s, w], [], nodes=[], opset_imports={"": 17, "elsewhere": 1})
+    op = Builder(graph, 17)
+    with op:
+        scaled = op.custom("elsewhere", "Mul", g, s, like=g) if domain else op.Mul(g, s)
+        graph.outputs.append(op.MatMul(scaled, w))
+    lower(op)
+    (product,) = [node for node in graph if node.op_type == "MatMul"]
+    assert product.inputs[0] is (scaled if domain else g)

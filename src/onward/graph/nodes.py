@@ -50,6 +50,12 @@ def integers(node: ir.Node, index: int, name: str) -> tuple[int, ...] | ir.Value
     return value if known is None else tuple(int(element) for element in known.reshape(-1))
 
 
+def standard_producer(value: ir.Value | None) -> ir.Node | None:
+    """The node that computes a value, if it is of the standard: other domains may give a name another meaning."""
+    node = None if value is None else value.producer()
+    return None if node is None or node.domain != "" else node
+
+
 def describe(node: ir.Node) -> str:
     """How errors name a node."""
     domain = f"{node.domain}." if node.domain else ""

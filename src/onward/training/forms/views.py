@@ -7,7 +7,7 @@ import onnx_ir as ir
 from onward.graph.builder import Builder
 from onward.graph.guard import is_guard
 from onward.graph.kernel_sizes import is_doubtful
-from onward.graph.nodes import attribute, constant_of, integers, subgraphs
+from onward.graph.nodes import attribute, constant_of, integers, standard_producer, subgraphs
 from onward.graph.shapes import dims, same_dims, target_in_numbers
 from onward.graph.sizes import product
 
@@ -85,5 +85,5 @@ def scaled_before_turning(op: Builder, node: ir.Node) -> list[ir.Value] | None:
 
 
 def _producer(value: ir.Value | None, op_type: str) -> ir.Node | None:
-    node = None if value is None else value.producer()
-    return node if node is not None and node.domain == "" and node.op_type == op_type else None
+    node = standard_producer(value)
+    return node if node is not None and node.op_type == op_type else None

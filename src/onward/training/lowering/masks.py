@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onward.autodiff.rules.arithmetic import is_activation
 from onward.graph.builder import Builder
-from onward.graph.nodes import constant_of, input_at
+from onward.graph.nodes import constant_of, input_at, standard_producer
 from onward.training.mask import as_mask
 
 
@@ -54,8 +54,8 @@ def _relu(mask: ir.Value) -> ir.Node | None:
     """The Relu of whose result a mask is the cast to booleans."""
     cast = mask.producer()
     y = None if cast is None or cast.op_type != "Cast" else cast.inputs[0]
-    relu = None if y is None else y.producer()
-    return relu if relu is not None and (relu.op_type, relu.domain) == ("Relu", "") else None
+    relu = standard_producer(y)
+    return relu if relu is not None and relu.op_type == "Relu" else None
 
 
 def _activation(mask: ir.Value) -> ir.Node | None:
@@ -64,8 +64,8 @@ def _activation(mask: ir.Value) -> ir.Node | None:
     if above is not None and above.op_type == "And":
         above = None if above.inputs[0] is None else above.inputs[0].producer()
     y = None if above is None or above.op_type != "Greater" else above.inputs[0]
-    clip = None if y is None else y.producer()
-    if y is None or clip is None or (clip.op_type, clip.domain) != ("Clip", "") or not is_activation(clip):
+    clip = standard_producer(y)
+    if clip is None or clip.op_type != "Clip" or not is_activation(clip):
         return None
     high = constant_of(input_at(clip, 2))
     return clip if high is None or 2.0**-100 < high.item() < 2.0**100 else None

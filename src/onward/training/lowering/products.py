@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onward.graph.builder import Builder
-from onward.graph.nodes import attribute, constant_of, input_at
+from onward.graph.nodes import attribute, constant_of, input_at, standard_producer
 from onward.graph.shapes import dims
 
 _MANY_COLUMNS = 1024
@@ -42,9 +42,9 @@ def transposed_product(op: Builder, node: ir.Node) -> list[ir.Value] | None:
     """
     x = node.inputs[0]
     product = None if x is None else x.producer()
-    if x is None or product is None or len(x.uses()) > 1 or x.is_graph_output():
+    if x is None or product is None or product.domain != "" or len(x.uses()) > 1 or x.is_graph_output():
         return None
-    if product.op_type == "MatMul" and product.domain == "":
+    if product.op_type == "MatMul":
         return _transposed_stack(op, node, product)
     if product.op_type != "Gemm" or input_at(product, 2) is not None or attribute(node, "perm", (1, 0)) != (1, 0):
         return None
@@ -100,7 +100,7 @@ def _unscaled(op: Builder, value: ir.Value) -> tuple[ir.Value, ir.Value, int] | 
     if value.dtype != ir.DataType.FLOAT or not isinstance(columns, int) or columns < _MANY_COLUMNS:
         return None
     source, shape = value, None
-    while (node := source.producer()) is not None and node.op_type == "Reshape" and node.inputs[0] is not None:
+    while (node := standard_producer(source)) is not None and node.op_type == "Reshape" and node.inputs[0] is not None:
         # The last one decides, as long as it says what each size is.
         shape = constant_of(node.inputs[1]) if shape is None else shape
         if shape is None or 0 in shape:

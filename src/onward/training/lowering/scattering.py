@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onward.graph.builder import Builder
-from onward.graph.nodes import attribute, input_at
+from onward.graph.nodes import attribute, input_at, standard_producer
 from onward.graph.shapes import dims, same_dims
 
 
@@ -17,7 +17,7 @@ def scattered_term(op: Builder, node: ir.Node) -> list[ir.Value] | None:
     if len(node.inputs) != 2:
         return None
     for term, other in (node.inputs, reversed(node.inputs)):
-        scatter = None if term is None else term.producer()
+        scatter = standard_producer(term)
         if term is None or other is None or scatter is None or scatter.op_type != "ScatterElements":
             continue
         shared = len(term.uses()) > 1 or term.is_graph_output()
@@ -29,7 +29,7 @@ def scattered_term(op: Builder, node: ir.Node) -> list[ir.Value] | None:
 
 
 def _is_zero(value: ir.Value | None) -> bool:
-    filled = None if value is None else value.producer()
+    filled = standard_producer(value)
     if filled is None or filled.op_type != "ConstantOfShape":
         return False
     tensor = filled.attributes.get("value")

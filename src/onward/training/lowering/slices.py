@@ -7,7 +7,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from onward.graph.builder import Builder
-from onward.graph.nodes import attribute, constant_of, input_at, integers
+from onward.graph.nodes import attribute, constant_of, input_at, integers, standard_producer
 from onward.graph.shapes import dims
 
 
@@ -46,7 +46,7 @@ def tiles(op: Builder, node: ir.Node) -> list[ir.Value] | None:
 
 def _tile(value: ir.Value | None) -> _Tile | None:
     """The operand of a Pad that adds zeros along one axis."""
-    pad = None if value is None else value.producer()
+    pad = standard_producer(value)
     if pad is None or pad.op_type != "Pad" or attribute(pad, "mode", "constant") != "constant":
         return None
     x, pads, fill = pad.inputs[0], integers(pad, 1, "pads"), input_at(pad, 2)
