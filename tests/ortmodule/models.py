@@ -135,6 +135,12 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[int], tuple[Any, ...]]
     "lstm, both directions, two layers": (
         lambda: Recurrent(nn.LSTM(4, 5, num_layers=2, bidirectional=True, batch_first=True), 10), x(6, 4)
     ),
+    "lstm with dropout between layers": (
+        lambda: Recurrent(nn.LSTM(4, 5, num_layers=2, dropout=0.3, batch_first=True), 5), x(6, 4, grad=True)
+    ),
+    "gru with dropout between layers": (
+        lambda: Recurrent(nn.GRU(4, 5, num_layers=3, dropout=0.3, bidirectional=True), 10), x(6, 4)
+    ),
     "gru": (lambda: Recurrent(nn.GRU(4, 5, batch_first=True), 5), x(6, 4)),
     "rnn": (lambda: Recurrent(nn.RNN(4, 5), 5), lambda rows: (torch.randn(6, rows, 4),)),
     "lstm cell in a loop": (lambda: _CellLoop(), x(3, 4)),

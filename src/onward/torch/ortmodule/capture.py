@@ -124,12 +124,19 @@ def capture(
             _name_tensors(found, module)
             return _prepared(found)
         except Exception as error:  # torch's exporters raise what they like
-            failures.append(f"{name}: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
-            cause = error
+            cause = _root(error)
+            failures.append(f"{name}: {type(cause).__name__}: {str(cause).strip().partition(chr(10))[0]}")
     raise ORTModuleONNXModelException(
         "There was an error while exporting the PyTorch model to ONNX: torch could not export "
         f"{type(module).__name__} ({'; '.join(failures)})"
     ) from cause
+
+
+def _root(error: BaseException) -> BaseException:
+    """What happened first: which operator cannot be written, for instance, and not that a model cannot."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 @contextlib.contextmanager
