@@ -245,6 +245,13 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[int], tuple[Any, ...]]
         ),
         x(3, 4),
     ),
+    "rows set by a mask": (
+        lambda: Function(_masked, fc=nn.Linear(4, 4), token=nn.Linear(1, 4)),
+        lambda rows: (torch.randn(rows, 3, 4), torch.arange(3 * rows).view(rows, 3) % 4 == 1),
+    ),
+    "arguments with names of parameters": (
+        lambda: _Scaled(), lambda rows: (torch.randn(rows, 4), torch.randn(rows, 4, requires_grad=True))
+    ),
     "gather and where": (
         lambda: Function(
             lambda m, x, i: torch.where(x > 0, m.fc(x), x * 0.1).gather(1, i), fc=nn.Linear(4, 4)
@@ -368,6 +375,15 @@ def _drop_path(m: nn.Module, x: Tensor) -> Tensor:
     return x + m.drop(m.fc(x)) / 0.8 * keep
 
 
+class _Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.scale = nn.Parameter(torch.randn(4)), nn.Parameter(torch.randn(4))
+
+    def forward(self, weight: Tensor, scale: Tensor) -> Tensor:
+        return weight * self.weight + scale * self.scale
+
+
 class _Average(nn.Module):
     """What it sees is compared with a moving average of it."""
 
@@ -382,6 +398,14 @@ class _Average(nn.Module):
             with torch.no_grad():
                 self.average.mul_(0.9).add_(y.mean(0), alpha=0.1)
         return (y - self.average) * self.average
+
+
+def _masked(m: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
+    y = m.fc(x)
+    y[mask] = m.token.bias
+    z = y * 2
+    z[z > 1] = 0.5
+    return y.tanh() + z
 
 
 def _target(m: nn.Module, x: Tensor) -> Tensor:
