@@ -460,7 +460,7 @@ def test_what_is_refused():
     with pytest.raises(OnwardError, match=r"BatchNorm '1' has momentum=None"):
         export(cumulative, x)
     with pytest.raises(OnwardError, match=r"LSTM '' has dropout=0\.5 between its layers"):
-        export(nn.LSTM(4, 4, num_layers=2, dropout=0.5), x)
+        export(nn.LSTM(4, 4, num_layers=2, dropout=0.5, proj_size=2), x)
     with pytest.raises(OnwardError, match=r"a module is a torch\.nn\.Module, not function"):
         onward.torch.export(lambda x: x, x)
     with pytest.raises(OnwardError, match=r"Linear cannot be called with these arguments"):

@@ -111,7 +111,23 @@ FAMILIES: dict[str, tuple[dict[str, Any], Arguments]] = {
     "XLNetLMHeadModel": (
         {"vocab_size": _WORDS, "d_model": 16, "n_layer": 1, "n_head": 2, "d_inner": 32}, _words
     ),
+    "DebertaForMaskedLM": ({**_BERT, "relative_attention": True, "pos_att_type": ["c2p", "p2c"]}, _words),
+    "XLMWithLMHeadModel": ({"n_words": _WORDS, "emb_dim": 16, "n_layers": 2, "n_heads": 2}, _words),
+    "SqueezeBertForMaskedLM": (
+        {**_BERT, "embedding_size": 16, "q_groups": 2, "k_groups": 2, "v_groups": 2, "intermediate_groups": 2}, _words
+    ),
+    "MobileBertForMaskedLM": (
+        {**_BERT, "embedding_size": 8, "intra_bottleneck_size": 8, "true_hidden_size": 8}, _words
+    ),
+    "ConvBertForMaskedLM": ({**_BERT, "embedding_size": 8, "conv_kernel_size": 3, "head_ratio": 1}, _words),
+    "ModernBertForMaskedLM": (
+        {**_CAUSAL, "local_attention": 4, "cls_token_id": 1, "sep_token_id": 2, "global_attn_every_n_layers": 2}, _words
+    ),
     "GPT2LMHeadModel": (_GPT, _words),
+    "CodeGenForCausalLM": ({**_GPT, "rotary_dim": 4, "n_head": 4}, _words),
+    "Gemma2ForCausalLM": ({**_GROUPED, "head_dim": 8, "sliding_window": 4}, _words),
+    "CohereForCausalLM": (_GROUPED, _words),
+    "DogeForCausalLM": (_GROUPED, _words),
     "GPTNeoXForCausalLM": (_CAUSAL, _words),
     "BloomForCausalLM": (
         {"vocab_size": _WORDS, "hidden_size": 16, "n_layer": 2, "n_head": 2, "use_cache": False}, _words
@@ -141,6 +157,10 @@ FAMILIES: dict[str, tuple[dict[str, Any], Arguments]] = {
     ),
     "ResNetForImageClassification": (
         {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic"}, _picture
+    ),
+    "SwinForImageClassification": (
+        {"image_size": 16, "patch_size": 2, "embed_dim": 8, "depths": [1, 2], "num_heads": [2, 2], "window_size": 4},
+        _picture,
     ),
     "SegformerForSemanticSegmentation": (_SEGFORMER, _map),
     "Wav2Vec2ForSequenceClassification": (_WAV2VEC, _sound),

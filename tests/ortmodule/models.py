@@ -135,6 +135,12 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[int], tuple[Any, ...]]
     "lstm, both directions, two layers": (
         lambda: Recurrent(nn.LSTM(4, 5, num_layers=2, bidirectional=True, batch_first=True), 10), x(6, 4)
     ),
+    "lstm with dropout between layers": (
+        lambda: Recurrent(nn.LSTM(4, 5, num_layers=2, dropout=0.3, batch_first=True), 5), x(6, 4, grad=True)
+    ),
+    "gru with dropout between layers": (
+        lambda: Recurrent(nn.GRU(4, 5, num_layers=3, dropout=0.3, bidirectional=True), 10), x(6, 4)
+    ),
     "gru": (lambda: Recurrent(nn.GRU(4, 5, batch_first=True), 5), x(6, 4)),
     "rnn": (lambda: Recurrent(nn.RNN(4, 5), 5), lambda rows: (torch.randn(6, rows, 4),)),
     "lstm cell in a loop": (lambda: _CellLoop(), x(3, 4)),
@@ -238,6 +244,13 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[int], tuple[Any, ...]]
             lambda m, x: torch.einsum("bij,bkj->bik", m.fc(x), x)[:, [0, 2]].cumsum(1), fc=nn.Linear(4, 4)
         ),
         x(3, 4),
+    ),
+    "rows set by a mask": (
+        lambda: Function(_masked, fc=nn.Linear(4, 4), token=nn.Linear(1, 4)),
+        lambda rows: (torch.randn(rows, 3, 4), torch.arange(3 * rows).view(rows, 3) % 4 == 1),
+    ),
+    "arguments with names of parameters": (
+        lambda: _Scaled(), lambda rows: (torch.randn(rows, 4), torch.randn(rows, 4, requires_grad=True))
     ),
     "gather and where": (
         lambda: Function(
@@ -362,6 +375,15 @@ def _drop_path(m: nn.Module, x: Tensor) -> Tensor:
     return x + m.drop(m.fc(x)) / 0.8 * keep
 
 
+class _Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.scale = nn.Parameter(torch.randn(4)), nn.Parameter(torch.randn(4))
+
+    def forward(self, weight: Tensor, scale: Tensor) -> Tensor:
+        return weight * self.weight + scale * self.scale
+
+
 class _Average(nn.Module):
     """What it sees is compared with a moving average of it."""
 
@@ -376,6 +398,14 @@ class _Average(nn.Module):
             with torch.no_grad():
                 self.average.mul_(0.9).add_(y.mean(0), alpha=0.1)
         return (y - self.average) * self.average
+
+
+def _masked(m: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
+    y = m.fc(x)
+    y[mask] = m.token.bias
+    z = y * 2
+    z[z > 1] = 0.5
+    return y.tanh() + z
 
 
 def _target(m: nn.Module, x: Tensor) -> Tensor:

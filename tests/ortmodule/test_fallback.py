@@ -213,6 +213,30 @@ def test_retrying(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(tried) == 2
 
 
+def test_what_fails_for_two_sizes_is_not_tried_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    from onward.torch.ortmodule import ortmodule
+
+    tried, build = [], ortmodule.build
+
+    def attempt(*args: Any, **options: Any) -> Any:
+        tried.append(args)
+        return build(*args, **options)
+
+    monkeypatch.setattr(ortmodule, "build", attempt)
+    module = ORTModule(Function(_branching, fc=nn.Linear(2, 2)))
+    with pytest.warns(FallbackWarning):
+        module(torch.ones(3, 2))
+    for rows in (4, 5, 6):
+        assert module(torch.ones(rows, 2)).shape == (rows, 2)
+    assert len(tried) == 2
+
+
+def test_the_operator_that_cannot_be_exported_is_named() -> None:
+    module = ORTModule(Function(lambda m, x: torch.linalg.matrix_exp(m.fc(x)), fc=nn.Linear(2, 2)))
+    with pytest.warns(FallbackWarning, match="matrix_exp"):
+        module(torch.ones(2, 2))
+
+
 def test_debug_options(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     module = ORTModule(nn.Linear(2, 2), DebugOptions(save_onnx=True, onnx_prefix="net", save_path=str(tmp_path)))
     module(torch.ones(3, 2))

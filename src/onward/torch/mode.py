@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from onward.errors import OnwardError
+from onward.torch.recurrent import drops_between_layers, layer_by_layer, require_layers
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -67,7 +68,7 @@ def causal_masks_are_told() -> Iterator[None]:
 
 @contextlib.contextmanager
 def exportable_dropout(module: nn.Module) -> Iterator[None]:
-    """Dropout that exporters can write: that of whole channels by a plain one, and none in place."""
+    """Dropout that exporters can write: of whole channels and between recurrent layers by plain ones, none in place."""
     from torch import nn
 
     in_place = [child for child in module.modules() if isinstance(child, nn.Dropout) and child.inplace]
@@ -76,8 +77,11 @@ def exportable_dropout(module: nn.Module) -> Iterator[None]:
         for child in module.modules()
         if isinstance(child, (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)) and child.training and child.p > 0
     ]
+    recurrent = [child for child in module.modules() if isinstance(child, nn.RNNBase) and drops_between_layers(child)]
     for child in replaced:
         child.__dict__["forward"] = _drop_channels(child)
+    for layers in recurrent:
+        layers.__dict__["forward"] = layer_by_layer(layers)
     for dropout in in_place:
         dropout.inplace = False
     try:
@@ -85,8 +89,8 @@ def exportable_dropout(module: nn.Module) -> Iterator[None]:
     finally:
         for dropout in in_place:
             dropout.inplace = True
-        for child in replaced:
-            del child.__dict__["forward"]
+        for changed in (*replaced, *recurrent):
+            del changed.__dict__["forward"]
 
 
 def _drop_channels(dropout: nn.Dropout1d | nn.Dropout2d | nn.Dropout3d) -> Callable[[Tensor], Tensor]:
@@ -115,11 +119,8 @@ def require_exportable(module: nn.Module) -> None:
                 f"BatchNorm {name!r} has momentum=None, a plain average over all batches, which ONNX does not have. "
                 "Give it a momentum, 0.1 for instance."
             )
-        if isinstance(child, nn.RNNBase) and child.training and child.dropout > 0 and child.num_layers > 1:
-            raise OnwardError(
-                f"{type(child).__name__} {name!r} has dropout={child.dropout} between its layers, which exporters "
-                "leave out. Set dropout=0, or make each layer a module of its own with nn.Dropout between them."
-            )
+        if isinstance(child, nn.RNNBase) and drops_between_layers(child):
+            require_layers(child, name)
 
 
 def random_operators(model: ir.Model) -> list[str]:

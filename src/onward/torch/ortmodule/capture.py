@@ -7,7 +7,7 @@ import inspect
 import logging
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,6 +32,7 @@ from onward.torch.ortmodule.chunks import slice_chunks
 from onward.torch.ortmodule.decision import decided
 from onward.torch.ortmodule.drawing import drawing_is_told
 from onward.torch.ortmodule.dropout import NOISE, Mask, note_sizes, replace_random
+from onward.torch.ortmodule.fingerprint import Fingerprint
 from onward.torch.ortmodule.forms import choose_forms
 from onward.torch.ortmodule.guards import ExactSizes, Guards
 from onward.torch.ortmodule.interpolation import require_exact_interpolation
@@ -124,12 +125,19 @@ def capture(
             _name_tensors(found, module)
             return _prepared(found)
         except Exception as error:  # torch's exporters raise what they like
-            failures.append(f"{name}: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
-            cause = error
+            cause = _root(error)
+            failures.append(f"{name}: {type(cause).__name__}: {str(cause).strip().partition(chr(10))[0]}")
     raise ORTModuleONNXModelException(
         "There was an error while exporting the PyTorch model to ONNX: torch could not export "
         f"{type(module).__name__} ({'; '.join(failures)})"
     ) from cause
+
+
+def _root(error: BaseException) -> BaseException:
+    """What happened first: which operator cannot be written, for instance, and not that a model cannot."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 @contextlib.contextmanager
@@ -232,7 +240,7 @@ def _exported(
         exported = torch.export.export(
             _Flat(module, signature, call), tuple(tensors), dynamic_shapes=(dims,), strict=False
         )
-    names = call.names
+    names = _input_names(module, call)
     model = dynamo.convert(exported, names, wishes.opset)
     for value in all_values(model.graph):  # sizes that turned out to be fixed are written as texts
         if value.shape is not None:
@@ -275,21 +283,34 @@ def _by_tracing(
     leaves = list(call.leaves)
     for place, tensor in zip(call.places, examples(call), strict=True):
         leaves[place] = tensor
-    inputs = Inputs(signature, leaves, call.tree, call.names, {})
+    names = _input_names(module, call)
+    inputs = Inputs(signature, leaves, call.tree, names, {})
     with Traceable(has_numbers=any(tensor.ndim == 0 for tensor in call.tensors)):
         model, said = legacy.trace(module, inputs, None, wishes.opset, **wishes.arguments)
     if said:
         # It may follow from sizes, which are the same as long as this graph is used, or from data, which are not.
         raise ORTModuleTorchModelException(str(said[0].message))
-    _declare_unused(model, call)
-    return Captured(model, call.names, ExactSizes(call.sizes), "tracing")
+    _declare_unused(model, names, call)
+    return Captured(model, names, ExactSizes(call.sizes), "tracing")
 
 
-def _declare_unused(model: ir.Model, call: Call) -> None:
+def _input_names(module: nn.Module, call: Call) -> list[str]:
+    """A name for each tensor among the arguments, which no tensor of the module has."""
+    taken = set(Fingerprint(module, named=True).names)
+    names: list[str] = []
+    for name in call.names:
+        while name in taken:
+            name += "_input"
+        taken.add(name)
+        names.append(name)
+    return names
+
+
+def _declare_unused(model: ir.Model, names: Sequence[str], call: Call) -> None:
     """Tracing leaves arguments out that nothing depends on."""
     there = {value.name: value for value in model.graph.inputs}
     model.graph.inputs.clear()
-    for name, tensor in zip(call.names, call.tensors, strict=True):
+    for name, tensor in zip(names, call.tensors, strict=True):
         dtype = ir.DataType.from_numpy(tensor.detach().numpy().dtype)
         new = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(tensor.shape))
         model.graph.inputs.append(there.get(name, new))

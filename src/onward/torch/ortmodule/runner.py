@@ -33,6 +33,7 @@ from onward.torch.ortmodule.precision import autocast_type, rehearse_call
 # Beyond as many graphs, a module is one that each call makes a new graph of, which takes seconds: torch is faster.
 _MOST_PLANS = 32
 _UNSETTLED_CALLS = 2  # modules may write down at their first calls what they have found out
+_FAILED_SIZES = 2  # of no others: what fails for these, which takes seconds each, is not tried for each batch
 _VERIFIED_SIZES = 2  # a graph is compared with torch for the first sizes, and for the first other ones
 
 # Graphs, or why there are none; empty if the call is to be seen as one of another kind.
@@ -144,6 +145,13 @@ class Runner:
                 return other
         if self._learn_numbers(call) or self._fixed.has_too_many(call):
             return ()
+        failures = [
+            other
+            for other in by_sizes.values()
+            if isinstance(other, ORTModuleFallbackException) and not isinstance(other, AttributesChanged)
+        ]
+        if len(failures) == len(by_sizes) >= _FAILED_SIZES and not retries():
+            return failures[-1]
         if len({id(plan) for plans in self.plans.values() for plan in plans.values()}) >= _MOST_PLANS:
             return ORTModuleTorchModelException(
                 f"each of {_MOST_PLANS} calls needed a graph of its own: sizes, numbers or attributes that the module "
