@@ -214,15 +214,15 @@ def test_retrying(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_fails_for_two_sizes_is_not_tried_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    from onward.torch.ortmodule import ortmodule
+    from onward.torch.ortmodule import runner
 
-    tried, build = [], ortmodule.build
+    tried, build = [], runner.build
 
     def attempt(*args: Any, **options: Any) -> Any:
         tried.append(args)
         return build(*args, **options)
 
-    monkeypatch.setattr(ortmodule, "build", attempt)
+    monkeypatch.setattr(runner, "build", attempt)
     module = ORTModule(Function(_branching, fc=nn.Linear(2, 2)))
     with pytest.warns(FallbackWarning):
         module(torch.ones(3, 2))
