@@ -451,6 +451,24 @@ def test_other_types(exporter, dtype):
     assert {"bn1.running_mean", "bn1.running_var", "bn1.weight"} <= set(stored)
 
 
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_arguments_with_names_of_parameters(exporter):
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.randn(4))
+
+        def forward(self, x, scale):
+            return x * self.scale + scale
+
+    args = torch.randn(3, 4), torch.randn(3, 4)
+    model = onward.torch.export(Scaled(), args, exporter=exporter)
+    assert [value.name for value in model.graph.input] == ["x", "scale_input"]
+    assert [tensor.name for tensor in model.graph.initializer] == ["scale"]
+    with pytest.raises(OnwardError, match=r"input_names has \['scale'\]"):
+        onward.torch.export(Scaled(), args, exporter=exporter, input_names=["x", "scale"])
+
+
 # Refused -------------------------------------------------------------------------------------------------------------
 
 

@@ -127,7 +127,6 @@ FAMILIES: dict[str, tuple[dict[str, Any], Arguments]] = {
     "CodeGenForCausalLM": ({**_GPT, "rotary_dim": 4, "n_head": 4}, _words),
     "Gemma2ForCausalLM": ({**_GROUPED, "head_dim": 8, "sliding_window": 4}, _words),
     "CohereForCausalLM": (_GROUPED, _words),
-    "DogeForCausalLM": (_GROUPED, _words),
     "GPTNeoXForCausalLM": (_CAUSAL, _words),
     "BloomForCausalLM": (
         {"vocab_size": _WORDS, "hidden_size": 16, "n_layer": 2, "n_head": 2, "use_cache": False}, _words
@@ -157,10 +156,6 @@ FAMILIES: dict[str, tuple[dict[str, Any], Arguments]] = {
     ),
     "ResNetForImageClassification": (
         {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic"}, _picture
-    ),
-    "SwinForImageClassification": (
-        {"image_size": 16, "patch_size": 2, "embed_dim": 8, "depths": [1, 2], "num_heads": [2, 2], "window_size": 4},
-        _picture,
     ),
     "SegformerForSemanticSegmentation": (_SEGFORMER, _map),
     "Wav2Vec2ForSequenceClassification": (_WAV2VEC, _sound),

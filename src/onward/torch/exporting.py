@@ -60,7 +60,8 @@ def export(
         dynamic_axes: names of other axes that may have any size, ``{"tokens": {0: "batch", 1: "length"}}``; what is
             said of an input replaces what `dynamic_batch` says of it.
         input_names: names of the input tensors, in their order; by default the names of the arguments of `forward`,
-            with the keys of dictionaries and places in lists behind them (``pair_0``).
+            with the keys of dictionaries and places in lists behind them (``pair_0``), and ``_input`` where a tensor of
+            the module is called so.
         output_names: names of the output tensors, in their order.
         opset_version: the opset; by default that of the exporter.
         exporter: "dynamo" (`torch.export`) or "legacy" (TorchScript tracing); None means the first, and the other where

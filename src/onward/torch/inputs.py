@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -59,8 +59,11 @@ class Inputs:
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         if not tensors:
             raise OnwardError("there is no tensor among the arguments; a model has inputs")
+        own = {name for named in (module.named_parameters, module.named_buffers) for name, _ in named()}
         if names is None:
-            names = [path_name(path) for path, leaf in paths if isinstance(leaf, torch.Tensor)]
+            names = distinct([path_name(path) for path, leaf in paths if isinstance(leaf, torch.Tensor)], own)
+        elif clashing := own.intersection(names):
+            raise OnwardError(f"input_names has {sorted(clashing)}, which tensors of the module are called")
         elif len(names) != len(tensors):
             raise OnwardError(f"there are {len(names)} input_names for {len(tensors)} tensors")
         unknown = [name for name in dynamic_axes if name not in names]
@@ -128,6 +131,17 @@ class Inputs:
         return [
             next(remaining) if isinstance(leaf, torch.Tensor) else others.get("others", leaf) for leaf in self.leaves
         ]
+
+
+def distinct(names: Sequence[str], taken: Collection[str]) -> list[str]:
+    """Names for inputs that nothing else has: an argument may be called like a parameter."""
+    every, found = set(taken), list[str]()
+    for name in names:
+        while name in every:
+            name += "_input"
+        every.add(name)
+        found.append(name)
+    return found
 
 
 def path_name(path: Sequence[Any]) -> str:

@@ -22,7 +22,7 @@ from onward.graph.nodes import all_values
 from onward.graph.prepare import prepare
 from onward.torch import program as dynamo
 from onward.torch import trace as legacy
-from onward.torch.inputs import Inputs
+from onward.torch.inputs import Inputs, distinct
 from onward.torch.mode import causal_masks_are_told, exportable_dropout, random_operators, require_exportable
 from onward.torch.naming import name_parameters
 from onward.torch.ortmodule._fallback import ORTModuleONNXModelException, ORTModuleTorchModelException
@@ -296,14 +296,7 @@ def _by_tracing(
 
 def _input_names(module: nn.Module, call: Call) -> list[str]:
     """A name for each tensor among the arguments, which no tensor of the module has."""
-    taken = set(Fingerprint(module, named=True).names)
-    names: list[str] = []
-    for name in call.names:
-        while name in taken:
-            name += "_input"
-        taken.add(name)
-        names.append(name)
-    return names
+    return distinct(call.names, Fingerprint(module, named=True).names)
 
 
 def _declare_unused(model: ir.Model, names: Sequence[str], call: Call) -> None:
