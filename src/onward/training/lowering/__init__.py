@@ -83,9 +83,15 @@ _AFTERWARDS: dict[str, Replacement] = {
 }
 
 
-def lower(op: Builder, forward: Collection[ir.Node] = ()) -> None:
-    """Replace nodes of the graph of `op`, in place; `forward` are those of the user's model."""
-    steep = leading_to_infinite_slopes(op.graph, forward)
+def lower(op: Builder, forward: Collection[ir.Node] = (), given: Collection[ir.Value] = ()) -> None:
+    """Replace nodes of the graph of `op`, in place.
+
+    Args:
+        op: of the graph.
+        forward: the nodes of the user's model, and of the loss.
+        given: values whose cotangents come from outside.
+    """
+    steep = leading_to_infinite_slopes(op.graph, forward, given)
     masking: dict[str, Replacement] = {"Where": functools.partial(masks.mask, steep=steep)}
     for own, everywhere in (({**_BACKWARD_LOWERINGS, **masking}, _LOWERINGS), (_AFTERWARDS, {})):
         for node in list(op.graph):

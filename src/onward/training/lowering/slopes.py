@@ -29,10 +29,12 @@ _MIXING = frozenset(
 _PASSING = frozenset("Cast Expand Identity Reshape Sqrt Squeeze Transpose Unsqueeze".split())
 
 
-def leading_to_infinite_slopes(graph: ir.Graph, forward: Collection[ir.Node]) -> set[ir.Node]:
+def leading_to_infinite_slopes(
+    graph: ir.Graph, forward: Collection[ir.Node], given: Collection[ir.Value] = ()
+) -> set[ir.Node]:
     """The nodes of `forward` whose results lead to an infinite slope, or as they are to where others may have one.
 
-    That is at the outputs of the graph, whose cotangents may be given.
+    That is at values whose cotangents are `given`.
     """
     steep: set[ir.Node] = set()
     exposed: set[ir.Node] = set()
@@ -43,8 +45,8 @@ def leading_to_infinite_slopes(graph: ir.Graph, forward: Collection[ir.Node]) ->
         inside = any(user.graph is not graph for user in users)  # of a body, which may do anything
         if inside or not _has_finite_slopes(node) or not users.isdisjoint(steep):
             steep.add(node)
-        given = any(output.is_graph_output() for output in node.outputs)
-        if node.op_type not in _MIXING and (given or not users.isdisjoint(exposed)):
+        is_given = any(output in given for output in node.outputs)
+        if node.op_type not in _MIXING and (is_given or not users.isdisjoint(exposed)):
             exposed.add(node)
     return steep | exposed
 

@@ -191,7 +191,7 @@ def _phases(prepared: ir.Model, wanted: list[str], parameters: list[str], ends: 
     results = list(graph.outputs)
     for name, gradient in zip(wanted, gradients.values(), strict=True):
         publish(gradient, published[name], graph)
-    lower(op, nodes)
+    lower(op, nodes, given=seeds)
     remove_unused(model)
     infer_shapes(model)
     name_sizes(graph)  # sizes decide what is kept, and are those of the inputs of the second graph
