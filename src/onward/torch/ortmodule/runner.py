@@ -71,6 +71,7 @@ class Runner:
         self._lock = threading.RLock()
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the module returns for these arguments."""
         if _is_followed(args, kwargs):
             return self.module(*args, **kwargs)
         try:
@@ -235,6 +236,7 @@ def _several_devices(devices: set[torch.device]) -> ORTModuleDeviceException:
 
 
 def require_one_device(module: nn.Module) -> None:
+    """Refuse a module whose tensors are on several devices."""
     devices = {tensor.device for tensor in (*module.parameters(), *module.buffers())}
     if len(devices) > 1:
         raise _several_devices(devices)
