@@ -254,6 +254,60 @@ def _products() -> Iterator[Case]:
     yield Case("products of one row", biased, {"x": (1, 4)}, {"w": (4, 1), "b": (1,)})
 
 
+def _dense_layers() -> Iterator[Case]:
+    """Layers that have their features first, and those that cannot."""
+    layer, weights = "h = Gemm<transB=1>(x, w, b)", {"w": (256, 3), "b": (256,)}
+    last, more = "y = Gemm<transB=1>(a, v, c)", {"v": (2, 256), "c": (2,)}
+    both = {**weights, **more}
+    for name, between in {
+        "Relu": "a = Relu(h)",
+        "bounds": "a = Clip(h, low, half)",
+        "Gelu by Erf": "d = Div(h, two) e = Erf(d) f = Add(e, half) g = Mul(h, f) a = Mul(g, half)",
+        "Swish": "s = Sigmoid(h) a = Mul(s, h)",
+        "square": "a = Mul(h, h)",
+        "number first": "a = Sub(half, h)",
+        "no activation": "a = Identity(h)",
+        "normalised": "m = ReduceMean<axes=[1]>(h) a = Sub(h, m)",
+        "by columns": "a = Mul(h, b)",
+        "counted": "r = Tanh(h) n = Size(h) k = CastLike(n, h) a = Div(r, k)",
+    }.items():
+        numbers = "number low = {0}, number half = {0.5}, number two = {2}"
+        yield Case(f"dense, {name}", f"{layer} {between} {last}", {"x": (4, 3)}, both, settings=numbers)
+    usual = f"{layer} a = Relu(h) {last}"
+    for name, sizes in {"no rows": (0, 3), "one row": (1, 3), "many rows": (600, 3)}.items():
+        yield Case(f"dense, {name}", usual, {"x": sizes}, both)
+    for dtype in (np.float64, np.float16):
+        yield Case(f"dense, {dtype.__name__}", usual, {"x": (4, 3)}, both, dtype=dtype)
+    yield Case(
+        "dense, one feature too few", usual, {"x": (4, 3)}, {"w": (255, 3), "b": (255,), "v": (2, 255), "c": (2,)}
+    )
+    unbiased = f"h = Gemm<transB=1>(x, w) a = Tanh(h) {last}"
+    yield Case("dense, no bias", unbiased, {"x": (4, 3)}, {"w": (256, 3), **more})
+    yield Case("dense, bias of one", usual, {"x": (4, 3)}, {**both, "b": (1,)})
+    yield Case("dense, bias by rows", usual, {"x": (4, 3)}, {**both, "b": (4, 1)}, layouts=("static",))
+    scaled = f"h = Gemm<transB=1, transA=1, alpha=0.5, beta=2.0>(x, w, b) a = Tanh(h) {last}"
+    yield Case("dense, scaled, of columns", scaled, {"x": (3, 4)}, both)
+    yield Case("dense, also an output", usual, {"x": (4, 3)}, both, output="y a")
+    yield Case(
+        "dense, weights by columns", "h = Gemm(x, w, b) y = Tanh(h)", {"x": (4, 3)}, {"w": (3, 256), "b": (256,)}
+    )
+    deep = f"""{layer} a = Relu(h) i = Gemm<transB=1>(a, u, e) s = Sigmoid(i) j = Add(s, a) k = Gemm<transB=1>(j, u, e)
+        l = Tanh(k) y = Gemm<transB=1>(l, v, c)"""
+    yield Case("dense, deep and shared", deep, {"x": (4, 3)}, {**both, "u": (256, 256), "e": (256,)})
+    forked = f"{layer} a = Relu(h) g = Gemm<transB=1>(a, v, c) m = ReduceMax<axes=[1]>(a) y = Add(g, m)"
+    yield Case("dense, another reader", forked, {"x": (4, 3)}, both)
+    squared = f"{layer} a = Tanh(h) y = Gemm<transB=1>(a, a)"
+    yield Case("dense, products with itself", squared, {"x": (4, 3)}, weights)
+    second = f"{layer} a = Tanh(h) y = Gemm<transA=1>(v, a)"
+    yield Case("dense, the second operand", second, {"x": (4, 3)}, {**weights, "v": (4, 2)}, layouts=("static",))
+    added = f"{layer} a = Tanh(h) y = Gemm<transB=1>(x, v, a)"
+    yield Case("dense, a term of a product", added, {"x": (4, 3)}, {**weights, "v": (256, 3)})
+    decided = f"""{layer} a = Tanh(h) z = ReduceSum<keepdims=0>(x) p = Greater(z, low)
+        y = If(p) <then_branch = t () => (t) {{ t = Gemm<transB=1>(a, v, c) }},
+                   else_branch = f () => (f) {{ i = Neg(a) f = Gemm<transB=1>(i, v, c) }}>"""
+    yield Case("dense, in a branch", decided, {"x": (4, 3)}, both, settings="number low = {0}")
+
+
 def _views() -> Iterator[Case]:
     """Shapes that a program has computed from those of tensors."""
     heads = """s = Shape(x) n = Gather(s, first) r = Concat<axis=0>(n, five, rest, four) h = Reshape(x, r)
@@ -342,6 +396,7 @@ CASES = {
         _normalisations,
         _activations,
         _products,
+        _dense_layers,
         _views,
         _attentions,
         _losses,

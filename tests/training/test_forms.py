@@ -11,7 +11,9 @@ import pytest
 from onnx import numpy_helper
 
 from onward.testing import run_on_runtime
+from onward.testing.training import subject_of
 from onward.training import split as splitting
+from tests.training.cases import CASES as MODELS
 
 RNG = np.random.default_rng(0)
 
@@ -163,3 +165,42 @@ def test_a_bias_of_zeros_is_left_out_unless_it_is_trained():
     assert biased(0.0, trained=False) == [2]
     assert biased(0.5, trained=False) == [3]
     assert biased(0.0, trained=True) == [3]
+
+
+LAYERS = {name: case for name, case in MODELS.items() if name.startswith("dense, ")}
+# Where all that is computed from the features takes them turned round, the sizes gain by it, and they are float32.
+TURNED = {
+    f"dense, {name}"
+    for name in (
+        "Relu", "bounds", "Gelu by Erf", "Swish", "square", "number first", "counted", "no rows", "one row", "no bias",
+        "scaled, of columns", "deep and shared", "products with itself", "the second operand",
+    )
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_dense_layers_have_their_features_first(name):
+    """That they compute the same, tests/training/test_paths.py shows of each of these models."""
+    case = LAYERS[name]
+    subject = subject_of(case.model(), case.feeds(), case.wrt, None, (), "static")
+    trained = [parameter for parameter in subject.parameters.values() if parameter != subject.parameters["x"]]
+    graph = splitting.split(subject.model, trainable=trained).training.graph
+    first = {node.input[0] for node in graph.node if node.op_type == "Gemm"}
+    assert (subject.parameters["w"] in first) == (name in TURNED)
+    assert not any(node.op_type == "Transpose" for node in graph.node if name in TURNED)
+
+
+def test_frozen_weights_stay_where_onnxruntime_packs_them():
+    case = LAYERS["dense, deep and shared"]
+    graph = splitting.split(summed(case), trainable=["u", "e", "v"]).training.graph
+    (frozen,) = [list(node.input[:2]) for node in graph.node if "w" in node.input]
+    assert frozen == ["x", "w"]
+
+
+def summed(case):
+    """The model of a case with the sum of its results as the loss."""
+    proto = case.model()
+    proto.graph.node.append(onnx.helper.make_node("ReduceSum", ["y"], ["loss"], keepdims=0))
+    del proto.graph.output[:]
+    proto.graph.output.append(onnx.helper.make_tensor_value_info("loss", onnx.TensorProto.FLOAT, []))
+    return proto

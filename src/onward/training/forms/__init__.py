@@ -18,6 +18,7 @@ from onward.graph.replacement import Replacement, replace_node
 from onward.training.forms.bias import drop_zero_biases
 from onward.training.forms.channels import put_channels_first
 from onward.training.forms.depthwise import depthwise_convolution
+from onward.training.forms.features import put_features_first
 from onward.training.forms.pooling import maximum
 from onward.training.forms.selection import select_before_moving
 from onward.training.forms.statistics import batch_normalization
@@ -49,9 +50,10 @@ def choose_forms(
     values = [value for value in (*graph.inputs, *graph.initializers.values()) if value.name in trainable]
     path, carrying = differentiable_path(graph, values, [graph.outputs[index] for index in places])
     drop_zero_biases(graph, carrying)
-    if put_channels_first(op, path, carrying):
-        infer_shapes(model)
-        path, carrying = differentiable_path(graph, values, [graph.outputs[index] for index in places])
+    for arrange in (put_channels_first, put_features_first):
+        if arrange(op, path, carrying):
+            infer_shapes(model)
+            path, carrying = differentiable_path(graph, values, [graph.outputs[index] for index in places])
     changed, computed = False, leading_to_doubt(graph)
     for node in path:
         form = _FORMS.get(node.op_type) if node.domain == "" else None

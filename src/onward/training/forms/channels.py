@@ -12,22 +12,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 import onnx_ir as ir
 
 from onward.graph.builder import Builder
-from onward.graph.nodes import attribute, constant_of, input_at, take_over
+from onward.graph.nodes import attribute, input_at, take_over
 from onward.graph.replacement import emitting_before
-from onward.graph.shapes import dims, same_dims, static_shape
+from onward.graph.shapes import dims, static_shape
 from onward.graph.sizes import product
 from onward.training.forms.depthwise import is_small, matrices_of
+from onward.training.forms.elementwise import ignores_order, operands, repeated
 
 _MOST_PIXELS = 64
 
 Rows = Callable[[ir.Value], ir.Value]  # an image to its rows
 Layer = Callable[[Builder, ir.Node, Rows], "Sequence[ir.Value]"]
-
-# Operators that take elements one by one; their other inputs are numbers.
-_ELEMENTWISE = frozenset(
-    "Clip Elu Gelu HardSigmoid HardSwish LeakyRelu Mish Relu Selu Sigmoid Softplus Softsign Tanh".split()
-)
-_BINARY = frozenset(("Add", "Mul", "Sub"))
 
 
 def put_channels_first(op: Builder, path: Sequence[ir.Node], carrying: Collection[ir.Value]) -> bool:
@@ -47,16 +42,9 @@ def _layer(node: ir.Node, carrying: Collection[ir.Value]) -> Layer | None:
         if is_small(node):
             return _depthwise
         return _pointwise if _is_pointwise(node) else None
-    x, other = node.inputs[0], input_at(node, 1)
-    if x is None or not _is_small_image(x):
-        return None
-    if node.op_type == "BatchNormalization":
+    if node.op_type == "BatchNormalization" and _is_small_image(_images(node)[0]):
         return _batch_normalization
-    if node.op_type in _ELEMENTWISE and all(value is None or _is_number(value) for value in node.inputs[1:]):
-        return _elementwise
-    if node.op_type in _BINARY and other is not None and same_dims(dims(x), dims(other)):
-        return _elementwise
-    return None
+    return _elementwise if operands(node) is not None and all(map(_is_small_image, _images(node))) else None
 
 
 def _is_small_image(value: ir.Value) -> bool:
@@ -65,11 +53,6 @@ def _is_small_image(value: ir.Value) -> bool:
         return False
     _, _, height, width = sizes
     return isinstance(height, int) and isinstance(width, int) and height * width <= _MOST_PIXELS
-
-
-def _is_number(value: ir.Value) -> bool:
-    constant = constant_of(value)
-    return constant is not None and constant.ndim == 0
 
 
 def _is_pointwise(node: ir.Node) -> bool:
@@ -81,8 +64,8 @@ def _is_pointwise(node: ir.Node) -> bool:
 
 def _images(node: ir.Node) -> list[ir.Value]:
     """The inputs that are images."""
-    values = node.inputs if node.op_type in _BINARY else node.inputs[:1]
-    return [value for value in values if value is not None]
+    values = operands(node)
+    return [value for value in node.inputs[:1] if value is not None] if values is None else values
 
 
 # How layers are written --------------------------------------------------------------------------------------------
@@ -125,9 +108,7 @@ def _batch_normalization(op: Builder, node: ir.Node, rows: Rows) -> list[ir.Valu
 
 
 def _elementwise(op: Builder, node: ir.Node, rows: Rows) -> list[ir.Value]:
-    images = _images(node)
-    operands = [rows(value) if value in images else value for value in node.inputs]
-    return [op.emit(node.op_type, *operands, **{name: attr.value for name, attr in node.attributes.items()})]
+    return [repeated(op, node, {value: rows(value) for value in _images(node)})]
 
 
 def _with_sizes_of(image: ir.Value, rows: ir.Value) -> ir.Value:
@@ -175,12 +156,7 @@ def _pays(region: Sequence[ir.Node]) -> bool:
 
 def _is_used_outside(node: ir.Node, inside: Collection[ir.Node]) -> bool:
     y = node.outputs[0]
-    return y.is_graph_output() or any(user not in inside and not _ignores_order(user, y) for user in y.consumers())
-
-
-def _ignores_order(node: ir.Node, x: ir.Value) -> bool:
-    """Whether a node asks x for the number of its elements, or for their type, and for nothing else."""
-    return node.domain == "" and (node.op_type == "Size" or (node.op_type == "CastLike" and node.inputs[0] is not x))
+    return y.is_graph_output() or any(user not in inside and not ignores_order(user, y) for user in y.consumers())
 
 
 def _rewrite(op: Builder, region: Sequence[ir.Node], layers: dict[ir.Node, Layer]) -> None:
@@ -205,7 +181,7 @@ def _rewrite(op: Builder, region: Sequence[ir.Node], layers: dict[ir.Node, Layer
         take_over(y, images)
     for y in (node.outputs[0] for node in region):
         for user, index in list(y.uses()):
-            if _ignores_order(user, y):
+            if ignores_order(user, y):
                 user.replace_input_with(index, known[y])
     for node in reversed(region):
         op.graph.remove(node, safe=True)
