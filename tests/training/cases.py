@@ -58,31 +58,34 @@ class Case:
         return [*self.inputs, *(name for name in self.parameters if name not in ("mean", "var"))]
 
 
+# Attributes of pooling, and sizes of an image.
+WINDOWS = {
+    "tiles": ("kernel_shape=[2,3], strides=[2,3]", (4, 6)),
+    "columns": ("kernel_shape=[3,1], strides=[3,1]", (6, 5)),
+    "one pixel": ("kernel_shape=[1,1], strides=[1,1]", (3, 4)),
+    "one window": ("kernel_shape=[3,4], strides=[3,4]", (3, 4)),
+    "padded 6": ("kernel_shape=[3,3], strides=[3,3], pads=[1,1,1,1]", (6, 6)),
+    "padded 9": ("kernel_shape=[3,3], strides=[3,3], pads=[1,1,1,1]", (9, 9)),
+    "padded 10": ("kernel_shape=[5,5], strides=[5,5], pads=[1,1,1,1]", (10, 10)),
+    "padded before": ("kernel_shape=[3,3], strides=[3,3], pads=[2,0,0,0]", (6, 6)),
+    "padded after": ("kernel_shape=[3,3], strides=[3,3], pads=[0,0,0,2]", (6, 6)),
+    "ceil": ("kernel_shape=[2,2], strides=[2,2], ceil_mode=1", (5, 6)),
+    "ceil, tiles": ("kernel_shape=[2,2], strides=[2,2], ceil_mode=1", (4, 6)),
+    "ceil, padded": ("kernel_shape=[3,3], strides=[3,3], ceil_mode=1, pads=[1,0,1,0]", (5, 6)),
+    "same upper": ('kernel_shape=[2,2], strides=[2,2], auto_pad="SAME_UPPER"', (5, 4)),
+    "same lower": ('kernel_shape=[3,3], strides=[3,3], auto_pad="SAME_LOWER"', (5, 7)),
+    "same, tiles": ('kernel_shape=[2,2], strides=[2,2], auto_pad="SAME_LOWER"', (4, 4)),
+    "valid": ('kernel_shape=[2,2], strides=[2,2], auto_pad="VALID"', (5, 4)),
+    "overlap": ("kernel_shape=[3,2], strides=[2,1], pads=[1,0,1,1]", (6, 5)),
+    "gaps": ("kernel_shape=[2,2], strides=[3,3]", (6, 6)),
+    "dilations": ("kernel_shape=[2,2], strides=[2,2], dilations=[2,1]", (6, 6)),
+    "wide": ("kernel_shape=[2,2], strides=[2,2]", (4, 70)),
+}
+
+
 def _maxima() -> Iterator[Case]:
     """Windows that tile an image, with and without padding, and those that do not."""
-    windows = {
-        "tiles": ("kernel_shape=[2,3], strides=[2,3]", (4, 6)),
-        "columns": ("kernel_shape=[3,1], strides=[3,1]", (6, 5)),
-        "one pixel": ("kernel_shape=[1,1], strides=[1,1]", (3, 4)),
-        "one window": ("kernel_shape=[3,4], strides=[3,4]", (3, 4)),
-        "padded 6": ("kernel_shape=[3,3], strides=[3,3], pads=[1,1,1,1]", (6, 6)),
-        "padded 9": ("kernel_shape=[3,3], strides=[3,3], pads=[1,1,1,1]", (9, 9)),
-        "padded 10": ("kernel_shape=[5,5], strides=[5,5], pads=[1,1,1,1]", (10, 10)),
-        "padded before": ("kernel_shape=[3,3], strides=[3,3], pads=[2,0,0,0]", (6, 6)),
-        "padded after": ("kernel_shape=[3,3], strides=[3,3], pads=[0,0,0,2]", (6, 6)),
-        "ceil": ("kernel_shape=[2,2], strides=[2,2], ceil_mode=1", (5, 6)),
-        "ceil, tiles": ("kernel_shape=[2,2], strides=[2,2], ceil_mode=1", (4, 6)),
-        "ceil, padded": ("kernel_shape=[3,3], strides=[3,3], ceil_mode=1, pads=[1,0,1,0]", (5, 6)),
-        "same upper": ('kernel_shape=[2,2], strides=[2,2], auto_pad="SAME_UPPER"', (5, 4)),
-        "same lower": ('kernel_shape=[3,3], strides=[3,3], auto_pad="SAME_LOWER"', (5, 7)),
-        "same, tiles": ('kernel_shape=[2,2], strides=[2,2], auto_pad="SAME_LOWER"', (4, 4)),
-        "valid": ('kernel_shape=[2,2], strides=[2,2], auto_pad="VALID"', (5, 4)),
-        "overlap": ("kernel_shape=[3,2], strides=[2,1], pads=[1,0,1,1]", (6, 5)),
-        "gaps": ("kernel_shape=[2,2], strides=[3,3]", (6, 6)),
-        "dilations": ("kernel_shape=[2,2], strides=[2,2], dilations=[2,1]", (6, 6)),
-        "wide": ("kernel_shape=[2,2], strides=[2,2]", (4, 70)),
-    }
-    for name, (attributes, sizes) in windows.items():
+    for name, (attributes, sizes) in WINDOWS.items():
         text = f"c = Conv(x, w) a = Relu(c) p = MaxPool<{attributes}>(a) y = Tanh(p)"
         # onnxruntime 1.20 adds windows that lie in the padding; their maximum is the lowest number.
         since = (1, 21) if name == "ceil, padded" else (1, 20)
@@ -102,10 +105,32 @@ def _maxima() -> Iterator[Case]:
     yield Case("maxima with indices by columns", by_columns, images)
     row = "a = Relu(x) p = MaxPool<kernel_shape=[3], strides=[3], pads=[1,1]>(a) y = Tanh(p)"
     yield Case("maxima of rows", row, {"x": (2, 3, 6)})
+    for name, width in {"of rows, taken together": 60, "of rows of a prime number of windows": 74}.items():
+        text = "a = Relu(x) p = MaxPool<kernel_shape=[2], strides=[2]>(a) y = Tanh(p)"
+        yield Case(f"maxima {name}", text, {"x": (2, 3, width)})
+    flat = "p = MaxPool<kernel_shape=[1,3], strides=[1,3]>(x) y = Tanh(p)"
+    yield Case("maxima of single rows", flat, {"x": (2, 3, 4, 60)})
+    whole = "p = MaxPool<kernel_shape=[50], strides=[50]>(x) y = Tanh(p)"
+    yield Case("maxima of long windows", whole, {"x": (2, 3, 150)})
     cube = "p = MaxPool<kernel_shape=[2,2,2], strides=[2,2,2]>(x) y = Tanh(p)"
     yield Case("maxima of volumes", cube, {"x": (1, 2, 2, 4, 4)})
     for dtype in (np.float64, np.float16):
         yield Case(f"maxima, {dtype.__name__}", f"a = Relu(x) p = {tiles}(a) y = Tanh(p)", images, dtype=dtype)
+
+
+def _means() -> Iterator[Case]:
+    """The same windows; the standard has dilations of means since opset 19."""
+    for name, (attributes, sizes) in WINDOWS.items():
+        for padding in (0, 1):
+            text = f"a = Tanh(x) p = AveragePool<{attributes}, count_include_pad={padding}>(a) y = Tanh(p)"
+            opset = 19 if "dilations" in attributes else 17
+            yield Case(f"means, {name}, {padding}", text, {"x": (2, 3, *sizes)}, opset=opset)
+    for name, width in {"together": 60, "a prime number": 74}.items():
+        text = "p = AveragePool<kernel_shape=[2], strides=[2]>(x) y = Tanh(p)"
+        yield Case(f"means of rows, {name}", text, {"x": (2, 3, width)})
+    tiles = "p = AveragePool<kernel_shape=[2,3], strides=[2,3]>(x) y = Tanh(p)"
+    yield Case("means of no images", tiles, {"x": (0, 2, 4, 6)})
+    yield Case("means, float16", tiles, {"x": (2, 2, 4, 6)}, dtype=np.float16)
 
 
 def _convolutions() -> Iterator[Case]:
@@ -391,6 +416,7 @@ CASES = {
     case.name: case
     for family in (
         _maxima,
+        _means,
         _convolutions,
         _zero_biases,
         _normalisations,

@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from onward.autodiff.preference import preferring
 from onward.autodiff.registry import Rule
-from onward.autodiff.rules import conv, indexing, normalization
+from onward.autodiff.rules import conv, indexing, normalization, pool
 from onward.autodiff.rules import softmax as softmax_rules
 from onward.graph.builder import Builder
 from onward.graph.replacement import Replacement, replace_node
@@ -43,6 +43,7 @@ _RULES: list[tuple[Rule, Rule]] = [
     (conv.conv_transpose, convolution.conv_transpose),
     (indexing.gather, table.gather),
     (normalization.batch_normalization, statistics.batch_normalization),
+    (pool.average_pool, pooling.average_pool),
     (softmax_rules.softmax, softmax.softmax),
 ]
 

@@ -1,18 +1,41 @@
-"""Gradients of maxima of windows that tile an image."""
+"""Gradients of maxima and means of windows that tile an image."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
+from onward.autodiff.registry import Cotangents
+from onward.autodiff.rules import pool as rules
 from onward.autodiff.rules.window import known_sizes
 from onward.graph.builder import Builder
 from onward.graph.nodes import attribute
 from onward.graph.shapes import dims
 
-# Pixels of the rows that the windows of one row of results read. The products below take time by it; without them the
-# forward node has to write indices, which makes it five times slower.
+# Pixels of the rows that the windows of one row of results read. The products below take time by it. Without them, the
+# forward node has to write indices, which makes it five times slower; means are spread by a transposed convolution.
 _WIDEST_BAND = 128
+_WIDEST_ROW = 32  # of windows that are no more than one row high, which may be taken any number at a time
+
+
+class _Tiles(NamedTuple):
+    """Windows that tile an image, taken so many at a time that the pixels they read are one vector, a band."""
+
+    rows: int
+    across: int
+    columns: int
+
+    @property
+    def windows(self) -> np.ndarray:
+        """The window of each pixel of a band."""
+        return np.tile(np.repeat(np.arange(self.columns), self.across), self.rows)
+
+    @property
+    def spread(self) -> np.ndarray:
+        """[columns, pixels], 1 where a pixel belongs to a window."""
+        return (np.arange(self.columns)[:, None] == self.windows).astype(np.float32)
 
 
 def scattered_maximum(op: Builder, node: ir.Node) -> list[ir.Value] | None:
@@ -22,23 +45,20 @@ def scattered_maximum(op: Builder, node: ir.Node) -> list[ir.Value] | None:
     take those away that come after another largest one: the first gets all.
     """
     pool = _pool_of(node)
-    if pool is None:
+    tiles = None if pool is None else _tiles(pool)
+    if pool is None or tiles is None:
         return None
     x, y, dy = pool.inputs[0], pool.outputs[0], node.inputs[2]
-    rows, across = attribute(pool, "kernel_shape", (1, 1))
-    width = (dims(x) or ())[3]
-    columns = width // across
     # What comes first in a window is what comes first in the band, row by row.
-    window = np.tile(np.arange(width) // across, rows)
-    spread = (np.arange(columns)[:, None] == window).astype(np.float32)
+    window, spread = tiles.windows, op.constant(tiles.spread, x.dtype)
     first = np.eye(len(window)) - np.triu(window[:, None] == window, 1)
-    band, row = [-1, len(window)], [-1, columns]
+    band, row = [-1, len(window)], [-1, tiles.columns]
     # An infinite maximum (a mask) must not make its neighbours in the product NaN; it has no useful slope itself.
     limit = float(np.finfo(np.float32).max)
     maxima = op.Clip(op.Reshape(y, row), -limit, limit)
-    largest = op.Equal(op.Reshape(x, band), op.MatMul(maxima, op.constant(spread, x.dtype)))
+    largest = op.Equal(op.Reshape(x, band), op.MatMul(maxima, spread))
     chosen = op.Relu(op.MatMul(op.cast(largest, x.dtype), op.constant(first, x.dtype)))
-    dx = chosen * op.MatMul(op.Reshape(dy, row), op.constant(spread, x.dtype))
+    dx = chosen * op.MatMul(op.Reshape(dy, row), spread)
     # Nothing needs the indices any more.
     flat = node.inputs[1].producer()
     assert flat is not None
@@ -47,8 +67,18 @@ def scattered_maximum(op: Builder, node: ir.Node) -> list[ir.Value] | None:
     return [op.Reshape(dx, [-1])]
 
 
+def average_pool(op: Builder, node: ir.Node, dy: ir.Value) -> Cotangents:
+    """The rule of AveragePool: the same matrix spreads a gradient over its window."""
+    tiles = _tiles(node)
+    if tiles is None:
+        return rules.average_pool(op, node, dy)
+    x = node.inputs[0]
+    spread = op.constant(tiles.spread / (tiles.rows * tiles.across), x.dtype)
+    return [op.reshape_like(op.MatMul(op.Reshape(dy, [-1, tiles.columns]), spread), x)]
+
+
 def _pool_of(node: ir.Node) -> ir.Node | None:
-    """The MaxPool whose windows tile an image of known size, where a node scatters to its indices."""
+    """The MaxPool where a node scatters to its indices."""
     flat = node.inputs[1].producer() if node.inputs[1] is not None else None
     indices = flat.inputs[0] if flat is not None and flat.op_type == "Reshape" else None
     pool = None if indices is None else indices.producer()
@@ -56,12 +86,23 @@ def _pool_of(node: ir.Node) -> ir.Node | None:
         return None
     if attribute(pool, "storage_order", 0) or len(indices.uses()) > 1 or indices.is_graph_output():
         return None
+    return pool
+
+
+def _tiles(pool: ir.Node) -> _Tiles | None:
+    """How to take the windows of a node, if they tile images of known size, or rows of it."""
     x, kernel = pool.inputs[0], list(attribute(pool, "kernel_shape", (1,)))
     sizes, counts = (known_sizes((dims(value) or (None,) * 3)[2:]) for value in (x, pool.outputs[0]))
-    if len(kernel) != 2 or sizes is None or counts is None or x.dtype != ir.DataType.FLOAT:
+    if len(kernel) > 2 or not sizes or not counts or 0 in sizes or x.dtype != ir.DataType.FLOAT:
         return None
-    apart = list(attribute(pool, "strides", (1, 1))) == kernel and attribute(pool, "dilations", (1, 1)) == (1, 1)
+    ones = (1,) * len(kernel)
+    apart = list(attribute(pool, "strides", ones)) == kernel and attribute(pool, "dilations", ones) == ones
     # Padding may move windows and leave a rest of the image out, so that as many as would fit say nothing about it.
     apart = apart and not any(attribute(pool, "pads", (0,)))
-    tile = apart and [count * size for count, size in zip(counts, kernel, strict=True)] == sizes
-    return pool if tile and kernel[0] * sizes[1] <= _WIDEST_BAND else None
+    if not apart or [count * size for count, size in zip(counts, kernel, strict=True)] != sizes:
+        return None
+    rows, across, columns = kernel[0] if len(kernel) == 2 else 1, kernel[-1], counts[-1]
+    if rows == 1:
+        fitting = [count for count in range(1, columns + 1) if columns % count == 0 and count * across <= _WIDEST_ROW]
+        columns = max(fitting, default=columns)
+    return _Tiles(rows, across, columns) if rows * across * columns <= _WIDEST_BAND else None
