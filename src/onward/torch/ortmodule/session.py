@@ -16,7 +16,7 @@ from onward.torch.threads import rest_openmp
 # Seconds. To end torch's waiting threads and to start them again costs a tenth of a millisecond. For runs shorter than
 # this, it costs less to wake onnxruntime's threads up on the cores where those spin: mostly, they are pushed aside for
 # a slice of time. (Measured with layers of several widths: the two are equal at 0.7 ms.)
-_SHORT = 6e-4
+_SHORT = 1.2e-3
 
 
 class TensorSession:

@@ -22,6 +22,7 @@ from onward.training.forms.features import put_features_first
 from onward.training.forms.pooling import maximum
 from onward.training.forms.selection import select_before_moving
 from onward.training.forms.statistics import batch_normalization
+from onward.training.forms.types import say_types
 from onward.training.forms.views import leading_to_doubt, scaled_before_turning, view
 
 _FORMS: dict[str, Replacement] = {
@@ -44,6 +45,7 @@ def choose_forms(
     By default, that is the loss, its first output.
     """
     graph = model.graph
+    say_types(graph)
     name_sizes(graph)  # where sizes have names, gradients need not find out what was broadcast
     # Outputs by place: a node that is replaced is not the producer of its output any more.
     places = [0] if outputs is None else [index for index, value in enumerate(graph.outputs) if value in outputs]

@@ -17,7 +17,7 @@ from onward.graph.replacement import emitting_before
 from onward.graph.shapes import dims, static_shape
 from onward.graph.sizes import product
 from onward.training.forms.depthwise import is_small, matrices_of
-from onward.training.forms.elementwise import ignores_order, operands, repeated
+from onward.training.forms.elementwise import counts_elements, operands, repeated
 
 _MOST_PIXELS = 64
 
@@ -156,7 +156,7 @@ def _pays(region: Sequence[ir.Node]) -> bool:
 
 def _is_used_outside(node: ir.Node, inside: Collection[ir.Node]) -> bool:
     y = node.outputs[0]
-    return y.is_graph_output() or any(user not in inside and not ignores_order(user, y) for user in y.consumers())
+    return y.is_graph_output() or any(user not in inside and not counts_elements(user) for user in y.consumers())
 
 
 def _rewrite(op: Builder, region: Sequence[ir.Node], layers: dict[ir.Node, Layer]) -> None:
@@ -181,7 +181,7 @@ def _rewrite(op: Builder, region: Sequence[ir.Node], layers: dict[ir.Node, Layer
         take_over(y, images)
     for y in (node.outputs[0] for node in region):
         for user, index in list(y.uses()):
-            if ignores_order(user, y):
+            if counts_elements(user):
                 user.replace_input_with(index, known[y])
     for node in reversed(region):
         op.graph.remove(node, safe=True)

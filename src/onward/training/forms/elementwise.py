@@ -36,9 +36,9 @@ def repeated(op: Builder, node: ir.Node, values: dict[ir.Value, ir.Value]) -> ir
     return op.emit(node.op_type, *given, **{name: attr.value for name, attr in node.attributes.items()})
 
 
-def ignores_order(node: ir.Node, x: ir.Value) -> bool:
-    """Whether a node asks x for the number of its elements, or for their type, and for nothing else."""
-    return node.domain == "" and (node.op_type == "Size" or (node.op_type == "CastLike" and node.inputs[0] is not x))
+def counts_elements(node: ir.Node) -> bool:
+    """Whether a node asks for the number of elements of a tensor, and for nothing else."""
+    return node.domain == "" and node.op_type == "Size"
 
 
 def _is_number(value: ir.Value) -> bool:

@@ -16,7 +16,7 @@ from onward.graph.builder import Builder
 from onward.graph.nodes import attribute, input_at
 from onward.graph.replacement import emitting_before
 from onward.graph.shapes import dims, static_shape
-from onward.training.forms.elementwise import ignores_order, operands, repeated
+from onward.training.forms.elementwise import counts_elements, operands, repeated
 
 # Measured with two threads, forward and backward: batches up to twice the features gain up to a fifth, larger ones lose
 # a twentieth. Of sizes that are not known when graphs are made, batches are mostly the smaller ones.
@@ -63,7 +63,7 @@ def _stays_inside(node: ir.Node, layers: Collection[ir.Node]) -> bool:
 def _takes(user: ir.Node, index: int, y: ir.Value, layers: Collection[ir.Node]) -> bool:
     if user.domain == "" and user.op_type == "Gemm":
         return index < 2
-    return ignores_order(user, y) or (user in layers and y in (operands(user) or ()))
+    return counts_elements(user) or (user in layers and y in (operands(user) or ()))
 
 
 def _rewrite(op: Builder, layers: Sequence[ir.Node]) -> None:

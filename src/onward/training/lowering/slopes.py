@@ -41,7 +41,7 @@ def leading_to_infinite_slopes(
     for node in reversed(graph):
         if node not in forward or all(value.type is not None and not is_floating(value) for value in node.outputs):
             continue  # no cotangent passes
-        users = {user for output in node.outputs for user, index in output.uses() if not _reads_type(user, index)}
+        users = {user for output in node.outputs for user in output.consumers()}
         inside = any(user.graph is not graph for user in users)  # of a body, which may do anything
         if inside or not _has_finite_slopes(node) or not users.isdisjoint(steep):
             steep.add(node)
@@ -49,11 +49,6 @@ def leading_to_infinite_slopes(
         if node.op_type not in _MIXING and (is_given or not users.isdisjoint(exposed)):
             exposed.add(node)
     return steep | exposed
-
-
-def _reads_type(node: ir.Node, index: int) -> bool:
-    """Whether a node takes nothing of an input but its type: torch computes the scale of attention like its queries."""
-    return (node.domain, node.op_type, index) == ("", "CastLike", 1)
 
 
 def _has_finite_slopes(node: ir.Node) -> bool:
