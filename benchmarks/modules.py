@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,6 +99,51 @@ def _bert(layers: int, width: int, batch: int, length: int, title: str) -> Case:
     return Case(title, 1.0, build, prepare)
 
 
+def _small(title: str, build: Callable[[], nn.Module], *shape: int) -> Case:
+    """A net of a few layers that tells ten classes apart."""
+
+    def prepare() -> Loss:
+        x = torch.from_numpy(np.random.default_rng(0).normal(size=(works.BATCHES, *shape)).astype(np.float32))
+        y = torch.arange(shape[0]) % 10
+        return lambda module, index: nn.functional.cross_entropy(module(x[index % len(x)]), y)
+
+    return Case(title, 1.0, build, prepare)
+
+
+def _dense(activation: Callable[[], nn.Module], *widths: int) -> nn.Module:
+    layers = [[nn.Linear(*pair), activation()] for pair in itertools.pairwise(widths)]
+    return nn.Sequential(*itertools.chain.from_iterable(layers), nn.Linear(widths[-1], 10))
+
+
+def _lenet() -> nn.Module:
+    return nn.Sequential(
+        *(nn.Conv2d(1, 6, 5, padding=2), nn.Tanh(), nn.AvgPool2d(2)),
+        *(nn.Conv2d(6, 16, 5), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten()),
+        *_dense(nn.Tanh, 400, 120, 84),  # type: ignore[misc]
+    )
+
+
+class _Recurrent(nn.Module):
+    def __init__(self, layer: nn.Module, width: int) -> None:
+        super().__init__()
+        self.layer, self.last = layer, nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.last(self.layer(x)[0][:, -1])
+        return found
+
+
+class _Encoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(64, 4, 256, batch_first=True)
+        self.layers, self.last = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.last(self.layers(x).mean(1))
+        return found
+
+
 def _tokens(words: int, shape: Sequence[int]) -> Tensor:
     return torch.from_numpy(np.random.default_rng(0).integers(0, words, shape))
 
@@ -105,6 +151,12 @@ def _tokens(words: int, shape: Sequence[int]) -> Tensor:
 CASES = {
     "mlp": _work("mlp", "MLP 784-500-10, batch 64", 0.9),
     "cnn": _work("cnn", "CNN 28x28, batch 64", 0.9),
+    "dense": _small("MLP 784-256-256-256-10, batch 64", lambda: _dense(nn.ReLU, 784, 256, 256, 256), 64, 784),
+    "gelu": _small("MLP 20-64-64-64-64-10, GELU, batch 32", lambda: _dense(nn.GELU, 20, 64, 64, 64, 64), 32, 20),
+    "lenet": _small("LeNet 28x28, batch 64", _lenet, 64, 1, 28, 28),
+    "gru": _small("GRU 2 layers of 64, 32x20", lambda: _Recurrent(nn.GRU(16, 64, 2, batch_first=True), 64), 32, 20, 16),
+    "lstm": _small("LSTM 64, 32x20", lambda: _Recurrent(nn.LSTM(16, 64, batch_first=True), 64), 32, 20, 16),
+    "encoder": _small("transformer 2 layers, width 64, 16x32", _Encoder, 16, 32, 64),
     "mobilenet": _work("mobilenet", "MobileNetV2, 96x96, batch 16", 1.0),
     "lm-small": _language_model(2785, "language model, vocabulary 2,785, 35x20"),
     "lm": _language_model(28782, "language model, vocabulary 28,782, 35x20"),

@@ -121,7 +121,7 @@ def test_threads_of_torch_are_ended_before_long_runs_only(two_threads: None, mon
     called: list[str] = []
     monkeypatch.setattr(session, "rest_openmp", lambda: called.append("ended"))
     run = session.TensorSession(MODEL)
-    run._session.has_places = True
+    run._all.session.has_places = True
     x = torch.ones(3, 2)
     monkeypatch.setattr(session, "_SHORT", 1e3)
     run.run([x])
@@ -133,7 +133,7 @@ def test_threads_of_torch_are_ended_before_long_runs_only(two_threads: None, mon
     run.run([x])
     assert called == ["ended"] * 3
     monkeypatch.setattr(session, "_SHORT", 1e3)
-    run._session.has_places = False
+    run._all.session.has_places = False
     run.run([x])
     assert called == ["ended"] * 4
 
@@ -146,10 +146,10 @@ def test_one_run_that_was_disturbed_says_little(two_threads: None, monkeypatch: 
     monkeypatch.setattr(session, "rest_openmp", lambda: None)
     run.run([torch.ones(3, 2)])
     run.run([torch.ones(3, 2)])
-    assert run._seconds == pytest.approx(0.11)
+    assert run._all.seconds == pytest.approx(0.11)
     for _ in range(99):
         run.run([torch.ones(3, 2)])
-    assert run._seconds == 50.0
+    assert run._all.seconds == 50.0
 
 
 def test_threads_that_make_the_first_call_share_its_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,3 +173,27 @@ def test_threads_that_make_the_first_call_share_its_graphs(monkeypatch: pytest.M
     assert len(made) == 1
     assert all(torch.allclose(result, module.module(x)) for result in found)
     assert len(found) == 3
+
+
+def test_tiny_graphs_are_tried_on_one_thread(two_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "_TINY", float("inf"))
+    run, x = session.TensorSession(MODEL), torch.randn(50, 2)
+    found = [run.run([x])[0] for _ in range(3 * session._TRIALS)]
+    assert run._one is not None
+    assert run._one.runs >= session._TRIALS <= run._all.runs
+    assert all(torch.equal(y, found[0]) for y in found)
+    # Whichever takes less time at least runs from now on, until its runs take longer.
+    for faster, slower in ((run._one, run._all), (run._all, run._one)):
+        faster.seconds, slower.seconds = 1e-9, 1.0
+        before = slower.runs
+        run.run([x])
+        assert slower.runs == before
+
+
+def test_longer_graphs_keep_their_threads(two_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "_TINY", 0.0)
+    module, x = ORTModule(torch.nn.Linear(4, 4)), torch.ones(2, 4)
+    for _ in range(3 * session._TRIALS):
+        module(x).sum().backward()
+    (plan,) = (found for plans in module._runner.plans.values() for found in plans.values())
+    assert plan._forward._one is None
