@@ -301,3 +301,11 @@ def test_wrong_arguments(wrong: list[str], capsys: pytest.CaptureFixture[str]) -
         main(wrong)
     assert raised.value.code == 2
     assert "usage: onward" in capsys.readouterr().err
+
+
+def test_products_that_onnxruntime_computes_wrongly_are_named():
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[3,4] a, float[3{0}] v) => (float[4{0}] y) {{ {1} }}'
+    turned = "t = Transpose<perm=[1,0]>(a) y = MatMul(t, v)"
+    for rest, body, count in (("", turned, 1), (",2", turned, 0), ("", "y = MatMul(v, a)", 0)):
+        notes = onward.check(onnx.parser.parse_model(text.format(rest, body)), wrt=["a"]).notes
+        assert [note.split(":")[0] for note in notes] == ["onnxruntime computes MatMul node 'y' wrongly"] * count

@@ -13,26 +13,38 @@ def turn_products(model: ir.Model) -> bool:
     onnxruntime multiplies a transposed operand as it is, and takes the vector behind it for a row: the result has the
     right shape and wrong numbers. With the vector in front it has the right ones.
     """
-    products = [node for graph in model.graphs() for node in graph if node.op_type == "MatMul" and node.domain == ""]
-    turned = [_turn(node) for node in products]
-    return any(turned)
+    found = misread_products(model)
+    for node in found:
+        _turn(node)
+    return bool(found)
 
 
-def _turn(node: ir.Node) -> bool:
+def misread_products(model: ir.Model) -> list[ir.Node]:
+    """The products A^T v that onnxruntime computes wrongly."""
+    return [node for graph in model.graphs() for node in graph if _is_misread(node)]
+
+
+def _is_misread(node: ir.Node) -> bool:
+    if node.op_type != "MatMul" or node.domain != "":
+        return False
     a, v = node.inputs
     if a is None or v is None or a.shape is None or v.shape is None or len(v.shape) != 1:
         return False
-    rank = len(a.shape)
     producer = a.producer()
+    return any(_transposes_last(found, len(a.shape)) for found in (producer, _behind_copies(producer)))
+
+
+def _turn(node: ir.Node) -> None:
+    a, v = node.inputs
+    assert a is not None
+    assert a.shape is not None
+    producer, rank = a.producer(), len(a.shape)
     if _transposes_last(producer, rank):
         assert producer is not None
         node.replace_input_with(1, producer.inputs[0])
-    elif _transposes_last(_behind_copies(producer), rank):
-        node.replace_input_with(1, _transposed(a, rank, node))
     else:
-        return False
+        node.replace_input_with(1, _transposed(a, rank, node))
     node.replace_input_with(0, v)
-    return True
 
 
 def _behind_copies(node: ir.Node | None) -> ir.Node | None:

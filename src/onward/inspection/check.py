@@ -15,10 +15,11 @@ from onward.autodiff.gradient import output_names, target_names
 from onward.errors import OnwardError, UnknownNameError
 from onward.graph import provenance
 from onward.graph.naming import listed
-from onward.graph.nodes import outer_values
+from onward.graph.nodes import describe, outer_values
 from onward.graph.opsets import accepted_by_runtime
 from onward.graph.prepare import ModelLike
 from onward.graph.shapes import dims, is_floating
+from onward.graph.vectors import misread_products
 from onward.inspection.content import Blocker, Flops, Input, Parameter, Report, Versions
 from onward.inspection.cost import flops_of, growing, sizes_of, state_of, with_sizes
 from onward.inspection.kernels import missing_kernels
@@ -99,6 +100,12 @@ class _Inspection:
             if node.domain == "" and node.inputs and node.inputs[0] is not None
             for advice in [advice_on(node.op_type, node.inputs[0])]
             if advice is not None
+        ]
+        self.notes += [
+            f"onnxruntime computes {describe(node)} wrongly: it fuses a transposed matrix with the product behind it, "
+            "and takes the vector there for a row. What onward writes is right. The file itself, when onnxruntime runs "
+            "it, is not: write v A for A^T v"
+            for node in misread_products(prepared)
         ]
 
     def changes(self, loaded: ir.Model, wrt: Sequence[str] | None) -> list[str]:
