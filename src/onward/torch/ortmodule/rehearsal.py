@@ -111,8 +111,8 @@ def rehearse(module: nn.Module, signature: inspect.Signature, call: Call, *, not
         raise ORTModuleTorchModelException(draws.refusals[0])
     if draws.operations > _MOST_OPERATIONS:
         raise ORTModuleTorchModelException(
-            f"it runs {draws.operations} operations in one call, and making graphs of more than {_MOST_OPERATIONS} takes "
-            "many minutes; a loop over a long sequence has so many"
+            f"it runs {draws.operations} operations in one call, and making graphs of more than {_MOST_OPERATIONS} "
+            "takes many minutes; a loop over a long sequence has so many"
         )
     changed = _changed(arguments, given_versions)
     results = Results.of((returned, [*changed.values()]) if changed else returned)
