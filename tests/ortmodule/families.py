@@ -62,6 +62,7 @@ _BERT = {**_SIZES, "vocab_size": _WORDS, "max_position_embeddings": 32}
 _SMALL_EMBEDDING = {**_BERT, "embedding_size": 8}
 _CAUSAL = {**_BERT, "use_cache": False, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
 _GROUPED = {**_CAUSAL, "num_key_value_heads": 1}
+_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
 _GPT = {"vocab_size": _WORDS, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32, "use_cache": False}
 _DISTIL = {
     "vocab_size": _WORDS, "dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32, "max_position_embeddings": 32
@@ -84,6 +85,9 @@ _OPT = {
     "max_position_embeddings": 32, "word_embed_proj_dim": 16, "use_cache": False,
 }  # fmt: skip
 _VIT = {**_SIZES, "image_size": 16, "patch_size": 8}
+_SWIN = {
+    "image_size": 16, "patch_size": 2, "embed_dim": 8, "depths": [2, 1], "num_heads": [1, 2], "window_size": 4
+}  # fmt: skip
 _CLIP = {
     "text_config": {**_BERT, "projection_dim": 8, "eos_token_id": 49}, "vision_config": {**_VIT, "projection_dim": 8},
     "projection_dim": 8,
@@ -142,6 +146,13 @@ FAMILIES: dict[str, tuple[dict[str, Any], Arguments]] = {
         {"vocab_size": _WORDS, "hidden_size": 16, "state_size": 4, "num_hidden_layers": 1, "use_cache": False}, _words
     ),
     "MixtralForCausalLM": ({**_GROUPED, "num_local_experts": 3, "num_experts_per_tok": 2}, _words),
+    "Qwen2MoeForCausalLM": (
+        {**_GROUPED, **_EXPERTS, "shared_expert_intermediate_size": 8, "output_router_logits": True}, _words
+    ),
+    "PhimoeForCausalLM": ({**_GROUPED, "num_local_experts": 4, "num_experts_per_tok": 2}, _words),
+    "GptOssForCausalLM": (
+        {**_GROUPED, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 4}, _words
+    ),
     "T5ForConditionalGeneration": (_T5, _translation),
     "BartForConditionalGeneration": ({**_BART, "max_position_embeddings": 32}, _translation),
     "MarianMTModel": ({**_BART, "max_position_embeddings": 32, "decoder_start_token_id": 1}, _translation),
@@ -151,6 +162,8 @@ FAMILIES: dict[str, tuple[dict[str, Any], Arguments]] = {
     "DeiTForImageClassification": (_VIT, _picture),
     "BeitForImageClassification": (_VIT, _picture),
     "Dinov2ForImageClassification": ({**_VIT, "mlp_ratio": 2}, _picture),
+    "SwinForImageClassification": (_SWIN, _picture),
+    "Swinv2ForImageClassification": (_SWIN, _picture),
     "ConvNextForImageClassification": (
         {"hidden_sizes": [8, 16], "depths": [1, 1], "num_stages": 2, "patch_size": 2}, _picture
     ),

@@ -295,3 +295,19 @@ def test_checkpoints_of_activations(use_reentrant: bool) -> None:
         torch.testing.assert_close(own.grad, expected.grad, **CLOSE)
     if use_reentrant:
         assert not module.runs_on_onnxruntime(x)
+
+
+def test_a_long_loop_is_left_to_torch_at_once() -> None:
+    """Making graphs of it would seem to hang."""
+
+    def loop(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(5001):
+            x = (x * 0.999).tanh()
+        return m.fc(x)
+
+    module = Function(loop, fc=nn.Linear(2, 2))
+    net = ORTModule(module)
+    x = torch.randn(3, 2, generator=torch.Generator().manual_seed(0))
+    with pytest.warns(FallbackWarning, match=r"it runs 100\d\d operations in one call"):
+        found = net(x)
+    torch.testing.assert_close(found, module(x))

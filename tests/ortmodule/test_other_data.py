@@ -143,6 +143,22 @@ def grid_sample(padding: str, *, aligned: bool) -> nn.Module:
     return Function(lambda _, x, grid: F.grid_sample(x, grid, "bilinear", padding, align_corners=aligned))
 
 
+def routed(m: nn.Module, x: Tensor, experts: Tensor) -> Tensor:
+    """Each row through the matrix of its expert, as mixtures of experts do it on GPUs."""
+    order = experts.argsort(stable=True)
+    ends = torch.histc(experts.float(), bins=3, min=0, max=2).cumsum(0, dtype=torch.int32)
+    y = F.grouped_mm(m.fc(x)[order], m.experts.weight.view(3, 4, 8), offs=ends)
+    return torch.zeros_like(y).index_copy(0, order, y)
+
+
+def attended(m: nn.Module, x: Tensor) -> Tensor:
+    """What sees the result of attention as it is in memory."""
+    heads = m.fc(x).view(*x.shape[:-1], 2, 2).transpose(1, 2)
+    return F.scaled_dot_product_attention(heads, heads, heads).transpose(1, 2).reshape(*x.shape[:-1], 4)
+
+
+PLACES = torch.tensor([[-1.0, 0.0, 0.5, 1.0], [2.0, 1.5, -0.1, 2.1]])
+
 MODULES: dict[str, tuple[Callable[[], nn.Module], list[tuple[Tensor, ...]]]] = {
     "padding by the last row": (
         lambda: Function(lambda _, ids, rows: F.embedding(ids, rows, padding_idx=-1)),
@@ -159,6 +175,29 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], list[tuple[Tensor, ...]]]] = {
     "numbers in double precision": (
         lambda: Function(lambda _, x: [x % 0.1, x * 0.1, F.logsigmoid(x), torch.logaddexp(x, 2 * x)]),
         [(USUAL.double().requires_grad_(),), ((1e6 * USUAL.double()).requires_grad_(),)],
+    ),
+    "experts, some without a row": (
+        lambda: Function(routed, fc=nn.Linear(4, 4), experts=nn.Embedding(3, 32)),
+        [
+            (torch.linspace(-1, 1, 4 * len(chosen)).reshape(-1, 4).requires_grad_(), torch.tensor(chosen))
+            for chosen in ([0, 2, 1, 0], [1, 1, 1, 1], [2, 2, 0, 0, 2], [0, 1, 0, 1, 1, 0], [2] * 9)
+        ],
+    ),
+    "order of equal elements": (
+        lambda: Function(lambda _, x: [x.argsort(stable=True, dim=1), *x.sort(stable=True, dim=0, descending=True)]),
+        [(USUAL,), (torch.tensor(DATA["zeros"]),), (torch.zeros(3, 40).round(),)],
+    ),
+    "histogram": (
+        lambda: Function(lambda _, x: [torch.histc(x, 3, 0, 2), x.histc(7, min=-1.0, max=1.5), 2 * x]),
+        [(PLACES,), (PLACES.flip(1) / 3,), (torch.full((5, 4), 0.2),)],
+    ),
+    "numbers before tensors of other types": (
+        lambda: Function(lambda _, x: x * (1.5 - (x > 0).long()) + torch.add(0.5, x < 1, alpha=0.25) - (2.5 - x.int())),
+        [(USUAL.clone().requires_grad_(),), (torch.tensor(DATA["zeros"]).requires_grad_(),)],
+    ),
+    "attention, as it is in memory": (
+        lambda: Function(attended, fc=nn.Linear(4, 4)),
+        [(torch.linspace(-2, 2, 4 * rows * 3).reshape(rows, 3, 4).requires_grad_(),) for rows in (2, 5)],
     ),
     **{
         f"grid_sample, {padding}, {aligned}": (

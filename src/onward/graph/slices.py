@@ -11,22 +11,25 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from onward.graph.nodes import attribute, input_at, subgraphs
+from onward.graph.nodes import attribute, constant_of, input_at, subgraphs
 from onward.graph.shapes import dims, static_shape
 
 # Operators that make no negative size of others that are not.
 _SAFE = frozenset(
     """Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh BatchNormalization Bernoulli BitShift BitwiseAnd
-    BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil Celu Clip Compress Concat Cos Cosh CumSum DequantizeLinear Div
-    Dropout DynamicQuantizeLinear Einsum Elu Equal Erf Exp Expand Flatten Floor GRU Gather GatherElements GatherND Gelu
-    Gemm GlobalAveragePool GlobalLpPool GlobalMaxPool Greater GreaterOrEqual GridSample GroupNormalization HardSigmoid
-    HardSwish Hardmax Identity InstanceNormalization IsInf IsNaN LRN LSTM LayerNormalization LeakyRelu Less LessOrEqual
-    Log LogSoftmax LpNormalization MatMul MatMulInteger Max Mean MeanVarianceNormalization Min Mish Mod Mul Neg NonZero
-    Not Or PRelu Pow QuantizeLinear RMSNormalization RNN Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp
-    ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Reshape RotaryEmbedding Round
-    ScatterElements ScatterND Selu Shape Shrink Sigmoid Sign Sin Sinh Size Slice Softmax Softplus Softsign Sqrt
-    Squeeze Sub Sum Swish Tan Tanh ThresholdedRelu Transpose Trilu Unsqueeze Where Xor""".split()
+    BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil Celu Clip Compress Concat ConcatFromSequence Cos Cosh CumSum
+    DequantizeLinear Div Dropout DynamicQuantizeLinear Einsum Elu Equal Erf Exp Expand Flatten Floor GRU Gather
+    GatherElements GatherND Gelu Gemm GlobalAveragePool GlobalLpPool GlobalMaxPool Greater GreaterOrEqual GridSample
+    GroupNormalization HardSigmoid HardSwish Hardmax Identity InstanceNormalization IsInf IsNaN LRN LSTM
+    LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax LpNormalization MatMul MatMulInteger Max Mean
+    MeanVarianceNormalization Min Mish Mod Mul Neg NegativeLogLikelihoodLoss NonZero Not Or PRelu Pow QuantizeLinear
+    RMSNormalization RNN Range Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean
+    ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Reshape RotaryEmbedding Round ScatterElements ScatterND Selu
+    SequenceAt SequenceConstruct Shape Shrink Sigmoid Sign Sin Sinh Size Slice Softmax SoftmaxCrossEntropyLoss
+    Softplus Softsign Sqrt Squeeze Sub Sum Swish Tan Tanh ThresholdedRelu Transpose Trilu Unsqueeze Where Xor""".split()
 )
+# These are safe where their second input is known to have no negative number.
+_COUNTING = ("Pad", "Split", "SplitToSequence")
 # Their results do not get sizes of their inputs.
 _ENDS = ("Shape", "Size")
 
@@ -40,6 +43,9 @@ class Slices:
         self._risky: set[ir.Value] = set()  # what might have a negative size
         self._behind: set[ir.Value] = set()  # what is computed from the result of a hidden Slice
         self.hidden: list[ir.Node] = []
+        self._safe_functions = {
+            name for name, function in model.functions.items() if all(map(_is_safe, function.all_nodes()))
+        }
         self._has_slices = any(node.op_type == "Slice" for node in model.graph.all_nodes())
         self._classify()
 
@@ -75,7 +81,8 @@ class Slices:
                 behind = True
             if node.op_type in _ENDS and node.domain == "":
                 continue
-            if risky or not (_is_safe(node) or node in self._proven):
+            is_safe = _is_safe(node) or node.op_identifier() in self._safe_functions or node in self._proven
+            if risky or not is_safe:
                 self._risky.update(node.outputs)
             if behind:
                 self._behind.update(node.outputs)
@@ -89,6 +96,9 @@ def has_negative_size(value: ir.Value) -> bool:
 def _is_safe(node: ir.Node) -> bool:
     if node.domain != "":
         return False
+    if node.op_type in _COUNTING:
+        counts = constant_of(input_at(node, 1))
+        return counts is not None and bool((counts >= 0).all())
     return node.op_type in _SAFE or bool(subgraphs(node)) or (_slides(node) and _fits_anything(node))
 
 

@@ -34,6 +34,7 @@ from onward.torch.ortmodule.drawing import drawing_is_told
 from onward.torch.ortmodule.dropout import NOISE, Mask, note_sizes, replace_random
 from onward.torch.ortmodule.fingerprint import Fingerprint
 from onward.torch.ortmodule.forms import choose_forms
+from onward.torch.ortmodule.grouped import write_groups
 from onward.torch.ortmodule.guards import ExactSizes, Guards
 from onward.torch.ortmodule.interpolation import require_exact_interpolation
 from onward.torch.ortmodule.marks import mark_gradients
@@ -50,7 +51,11 @@ _RESERVED = frozenset(
     }
 )  # fmt: skip
 _IMAGE_RANK = 4
-_TALKATIVE = ("torch._export.non_strict_utils", "torch.onnx._internal.exporter._registration")
+_TALKATIVE = (
+    "torch._export.non_strict_utils",
+    "torch.onnx._internal.exporter._registration",
+    "onnx_ir._convenience",
+)
 
 
 @dataclass
@@ -154,7 +159,7 @@ def _plain_attention() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Nothing logged about fixed sizes, which have graphs of their own, and about packages that are not there."""
+    """Nothing logged that is no news: fixed sizes have graphs of their own, packages and attributes may be missing."""
     loggers = [logging.getLogger(name) for name in _TALKATIVE]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -335,6 +340,7 @@ def _prepared(found: Captured) -> Captured:
     found.model = prepare(found.model, keep=custom_operators())
     if found.exporter == "torch.export":
         slice_chunks(found.model)
+        write_groups(found.model)
     choose_forms(found.model)
     found.masks = replace_random(found.model)
     return found

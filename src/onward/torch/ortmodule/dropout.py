@@ -71,8 +71,10 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.found: list[Drawn] = []
         self.statistics: set[int] = set()  # where running statistics of BatchNorm are in memory
         self.refusals: list[str] = []
+        self.operations = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.operations += 1
         if reason := refusal(func, args, kwargs or {}):
             self.refusals.append(reason)
         drawn = func(*args, **(kwargs or {}))

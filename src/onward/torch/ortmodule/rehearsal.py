@@ -24,6 +24,9 @@ from onward.torch.ortmodule.call import Call, Results, invoke
 from onward.torch.ortmodule.dropout import Drawn, Draws
 from onward.torch.ortmodule.fingerprint import Fingerprint, hooks
 
+# Exporting and differentiating take 20 to 50 milliseconds for each; 80 layers of a transformer have 8,000.
+_MOST_OPERATIONS = 10_000
+
 
 @dataclass
 class Rehearsal:
@@ -106,6 +109,11 @@ def rehearse(module: nn.Module, signature: inspect.Signature, call: Call, *, not
         raise ORTModuleTorchModelException("it changes an argument in place that is a constant of the graph")
     if draws.refusals:
         raise ORTModuleTorchModelException(draws.refusals[0])
+    if draws.operations > _MOST_OPERATIONS:
+        raise ORTModuleTorchModelException(
+            f"it runs {draws.operations} operations in one call, and making graphs of more than {_MOST_OPERATIONS} "
+            "takes many minutes; a loop over a long sequence has so many"
+        )
     changed = _changed(arguments, given_versions)
     results = Results.of((returned, [*changed.values()]) if changed else returned)
     after = Fingerprint(module, named=True)

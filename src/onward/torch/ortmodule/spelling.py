@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from onward.torch.ortmodule.grouped import grouped_products
+
 
 class Spelled(TorchFunctionMode):
     """Replaces functions that exporters write otherwise, or not at all, and stops gradients where torch does.
@@ -29,9 +31,10 @@ class Spelled(TorchFunctionMode):
             self._is_stopped = not args[0]
         elif self._is_stopped:
             args, kwargs = _detached(func, args, kwargs)
-        if func in _SPELLINGS:
+        spelled = _SPELLINGS.get(str(func) if isinstance(func, _OPERATORS) else func)
+        if spelled is not None:
             with self:  # what the other words mean is spelled, too
-                found = _SPELLINGS[func](*args, **kwargs)
+                found = spelled(*args, **kwargs)
             if found is not None:
                 return found
         return func(*args, **kwargs)
@@ -116,8 +119,63 @@ def _bags(ids: Tensor, offsets: Tensor, include_last_offset: bool) -> tuple[Tens
     return begun.cumsum(0)[:-1] - 1, starts.shape[0]
 
 
+def _of_one_type(function: Any) -> Callable[..., Tensor | None]:
+    """A number and a tensor of another kind, 0.5 - mask: exporters lose their way where the number comes first."""
+
+    def spelled(x: Any, y: Any, **options: Any) -> Tensor | None:
+        numbers = [isinstance(value, (int, float)) for value in (x, y)]
+        if sum(numbers) != 1:
+            return None
+        tensor = y if numbers[0] else x
+        dtype = torch.result_type(x, y)
+        if tensor.dtype == dtype:
+            return None
+        found: Tensor = function(*(value.to(dtype) if value is tensor else value for value in (x, y)), **options)
+        return found
+
+    return spelled
+
+
+def _sorted(function: Any) -> Callable[..., Any]:
+    """Equal elements keep their order, which exporters have no word for: TopK, which they write, keeps it anyway."""
+
+    def spelled(*args: Any, stable: bool = False, **options: Any) -> Any:
+        return function(*args, **options) if stable else None
+
+    return spelled
+
+
+def _attention(*args: Any, **options: Any) -> Tensor:
+    """Rows in the order of their axes: what follows is written as views, and decompositions have other strides."""
+    with torch._C.DisableTorchFunction():
+        return F.scaled_dot_product_attention(*args, **options).clone(memory_format=torch.contiguous_format)
+
+
+def _histogram(
+    x: Tensor,
+    bins: int = 100,
+    min: float = 0,  # noqa: A002  torch's names
+    max: float = 0,  # noqa: A002
+) -> Tensor | None:
+    """How many elements are in each of several parts of equal length; the last one has its end, too."""
+    if min >= max:  # torch takes the smallest and the largest element
+        return None
+    flat = x.detach().reshape(-1)
+    inside = (flat >= min) & (flat <= max)
+    place = torch.where(inside, (flat - min) * bins / (max - min), 0.0).to(torch.int64).clamp(max=bins - 1)
+    return flat.new_zeros(bins).index_add(0, place, inside.to(x.dtype))
+
+
 # None where the function itself will do.
-_SPELLINGS: dict[Any, Callable[..., Tensor | None]] = {
+_SPELLINGS: dict[Any, Callable[..., Any]] = {
     F.cross_entropy: _cross_entropy,
     F.embedding_bag: _embedding_bag,
+    F.scaled_dot_product_attention: _attention,
+    torch.histc: _histogram,
+    Tensor.histc: _histogram,
+    getattr(torch, "_grouped_mm", None): grouped_products,
+    "transformers.grouped_mm_fallback": grouped_products,
+    **{function: _sorted(function) for function in (torch.sort, torch.argsort, Tensor.sort, Tensor.argsort)},
+    **{function: _of_one_type(function) for function in (torch.add, torch.sub, torch.rsub, Tensor.__rsub__)},
 }
+_OPERATORS = (torch._ops.OpOverloadPacket,)  # of libraries, which may be loaded later: known by their names
