@@ -330,7 +330,8 @@ def _dense_layers() -> Iterator[Case]:
     decided = f"""{layer} a = Tanh(h) z = ReduceSum<keepdims=0>(x) p = Greater(z, low)
         y = If(p) <then_branch = t () => (t) {{ t = Gemm<transB=1>(a, v, c) }},
                    else_branch = f () => (f) {{ i = Neg(a) f = Gemm<transB=1>(i, v, c) }}>"""
-    yield Case("dense, in a branch", decided, {"x": (4, 3)}, both, settings="number low = {0}")
+    # onnxruntime 1.24 does not load the model itself with its weights as initializers.
+    yield Case("dense, in a branch", decided, {"x": (4, 3)}, both, settings="number low = {0}", layouts=("batch",))
 
 
 def _views() -> Iterator[Case]:
