@@ -110,7 +110,7 @@ def _small(title: str, build: Callable[[], nn.Module], *shape: int) -> Case:
     return Case(title, 1.0, build, prepare)
 
 
-def _dense(activation: Callable[[], nn.Module], *widths: int) -> nn.Module:
+def _dense(activation: Callable[[], nn.Module], *widths: int) -> nn.Sequential:
     layers = [[nn.Linear(*pair), activation()] for pair in itertools.pairwise(widths)]
     return nn.Sequential(*itertools.chain.from_iterable(layers), nn.Linear(widths[-1], 10))
 
@@ -119,7 +119,7 @@ def _lenet() -> nn.Module:
     return nn.Sequential(
         *(nn.Conv2d(1, 6, 5, padding=2), nn.Tanh(), nn.AvgPool2d(2)),
         *(nn.Conv2d(6, 16, 5), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten()),
-        *_dense(nn.Tanh, 400, 120, 84),  # type: ignore[misc]
+        *_dense(nn.Tanh, 400, 120, 84),
     )
 
 

@@ -40,24 +40,24 @@ class Fingerprint:
         self._others: list[list[Any] | set[Any]] = []
         self._visit(module, "")
         self.key: Hashable = tuple(self._found)
-        self._names, elements = self._contents()
+        self._outline, elements = self._contents()
         self._elements = list(elements)
         self._kinds = list(map(_kind, self.tensors))
 
     def _contents(self) -> tuple[list[Any], Iterator[Any]]:
         """The sizes of all that was looked at and the names in it, and everything that has these names."""
         dicts = [*map(_attributes, self._objects), *self._dicts]
-        names = [*map(len, dicts), *map(len, self._others), *_chained(dicts)]
-        return names, chain(_chained(map(dict.values, dicts)), _chained(self._others))
+        outline = [*map(len, dicts), *map(len, self._others), *_chained(dicts)]
+        return outline, chain(_chained(map(dict.values, dicts)), _chained(self._others))
 
     def is_current(self) -> bool:
         """Whether the module is certain to have this key still, because all is the very same that it was made of.
 
         It takes a tenth of the time of another one. False says nothing.
         """
-        names, elements = self._contents()
+        outline, elements = self._contents()
         return (
-            names == self._names  # equal names are the same, which is faster to see than of other things
+            outline == self._outline  # equal names are the same, which is faster to see than of other things
             and all(map(is_, elements, self._elements))
             and list(map(_kind, self.tensors)) == self._kinds
         )

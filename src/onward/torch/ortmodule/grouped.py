@@ -67,8 +67,8 @@ def _products(op: Builder, node: ir.Node) -> list[ir.Value]:
     own = op.Less(group, count)
     start = op.Gather(starts, op.Where(own, group, op.constant(0, ir.DataType.INT64)), axis=0)
     found = op.Where(own, group * capacity + row - start, count * capacity)
-    assert weight.shape is not None
-    flat = op.Reshape(products, [-1, weight.shape[2]] if isinstance(weight.shape[2], int) else [0, -1])
+    width = op.Concat(op.constant([-1], ir.DataType.INT64), op.Shape(weight, start=2, end=3), axis=0)
+    flat = op.Reshape(products, width)
     return [op.Gather(_with_zeros(op, flat), found, axis=0)]
 
 
