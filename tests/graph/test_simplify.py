@@ -164,3 +164,16 @@ def test_known_sizes_of_a_symbolic_shape_are_numbers():
     prepared = prepare(model)
     assert [node.op_type for node in prepared.graph] == ["Shape", "Gather", "Unsqueeze", "Concat", "Reshape"]
     assert dims(prepared.graph[-1].outputs[0]) == ("N", 3, 4)
+
+
+def test_a_part_of_a_symbolic_shape_that_is_known_is_a_number():
+    model = model_from("""
+        g (float[N, 12] x, float[24, 3] w) => (float[12, 3] y)
+        <int64[1] zero = {0}>
+        {
+            width = Shape<start = 1, end = 2>(x)
+            y = Slice(w, zero, width)
+        }""")
+    prepared = prepare(model)
+    assert [node.op_type for node in prepared.graph] == ["Slice"]
+    assert dims(prepared.graph[0].outputs[0]) == (12, 3)

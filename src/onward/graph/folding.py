@@ -102,12 +102,11 @@ def _partial_shape(value: ir.Value | None) -> np.ndarray | None:
 
 
 def _shape_or_size(node: ir.Node) -> list[np.ndarray] | None:
-    shape = None if node.inputs[0] is None else static_shape(node.inputs[0])
-    if shape is None:
-        return None
     if node.op_type == "Size":
-        return [np.array(np.prod(shape, dtype=np.int64))]
-    return [np.array(shape[attribute(node, "start", 0) : attribute(node, "end", len(shape))], np.int64)]
+        shape = None if node.inputs[0] is None else static_shape(node.inputs[0])
+        return None if shape is None else [np.array(np.prod(shape, dtype=np.int64))]
+    sizes = _partial_shape(node.outputs[0])
+    return None if sizes is None or np.any(sizes == _UNKNOWN) else [sizes]
 
 
 def _leaf(value: ir.Value) -> np.ndarray | None:

@@ -85,6 +85,15 @@ def test_a_known_slice_becomes_one_pad():
     assert [node.op_type for node in model.graph.node] == ["Slice", "Pad"]
 
 
+def test_a_slice_that_takes_all_of_an_axis_costs_nothing():
+    """Whatever the size of that axis is: programs write x[:, 1:3] as two of them."""
+    values = {"s": [0, 1], "e": [END, 3], "a": [0, 1]}
+    constants = [helper.make_tensor(name, TensorProto.INT64, [2], value) for name, value in values.items()]
+    node = helper.make_node("Slice", ["x", "s", "e", "a"], ["y"])
+    model = onward.gradient(model_of(node, {"x": X.astype(np.float32)}, constants=constants), wrt=["x"])
+    assert [node.op_type for node in model.graph.node] == ["Slice", "Pad"]
+
+
 PADS = [
     # pads, axes
     ([0, 1, 2, 0, 0, 3], None),

@@ -13,11 +13,32 @@ from onward.graph.builder import Builder
 from onward.graph.nodes import attribute, describe
 
 
-class Gate(NamedTuple):
-    """The value of a gate and its derivative with respect to what went into it."""
+@dataclass(frozen=True)
+class Gate:
+    """The value of a gate, y = f(clip(a)), and its derivative with respect to what went into it."""
 
+    op: Builder
+    function: Function
+    a: ir.Value
+    clipped: ir.Value
     value: ir.Value
-    slope: ir.Value
+
+    def slope(self) -> ir.Value:
+        """f'(a)"""
+        f = self.function
+        return self._where_unclipped(f.kind.slope(self.op, self.clipped, self.value, f.alpha, f.beta))
+
+    def slope_times(self, x: ir.Value, xy: ir.Value | None = None) -> ir.Value:
+        """x f'(a); `xy` is x y, if that is there already."""
+        scaled = self.function.kind.scaled_slope
+        if scaled is None:
+            return x * self.slope()
+        return self._where_unclipped(scaled(x, self.value, x * self.value if xy is None else xy))
+
+    def _where_unclipped(self, slope: ir.Value) -> ir.Value:
+        """A clipped input has no slope."""
+        clip = self.function.clip
+        return slope if clip is None else self.op.Where(self.op.Less(self.op.Abs(self.a), clip), slope, 0)
 
 
 @dataclass(frozen=True)
@@ -34,13 +55,9 @@ class Function:
         return self.kind.value(op, self._clipped(op, a), self.alpha, self.beta)
 
     def gate(self, op: Builder, a: ir.Value) -> Gate:
-        """f(clip(a)) and its derivative; a clipped input has none."""
+        """f(clip(a)), which knows its derivative."""
         clipped = self._clipped(op, a)
-        y = self.kind.value(op, clipped, self.alpha, self.beta)
-        slope = self.kind.slope(op, clipped, y, self.alpha, self.beta)
-        if self.clip is not None:
-            slope = op.Where(op.Less(op.Abs(a), self.clip), slope, 0)
-        return Gate(y, slope)
+        return Gate(op, self, a, clipped, self.kind.value(op, clipped, self.alpha, self.beta))
 
     def unclipped(self) -> Function:
         """The same function of anything."""
@@ -52,12 +69,14 @@ class Function:
 
 Value = Callable[[Builder, ir.Value, float, float], ir.Value]
 Slope = Callable[[Builder, ir.Value, ir.Value, float, float], ir.Value]
+ScaledSlope = Callable[[ir.Value, ir.Value, ir.Value], ir.Value]
 
 
 class _Kind(NamedTuple):
     value: Value
     slope: Slope  # from a, y = f(a), alpha and beta
     defaults: tuple[float, ...] = ()  # of alpha, or of alpha and beta, for functions that have them
+    scaled_slope: ScaledSlope | None = None  # x f'(a) from x, y and x y, where those say it shorter
 
 
 def _is(op: Builder, condition: ir.Value, like: ir.Value) -> ir.Value:
@@ -80,8 +99,16 @@ def _softsign_slope(op: Builder, a: ir.Value, y: ir.Value, alpha: float, beta: f
 # (Affine, ScaledTanh) and for ThresholdedRelu they are 0 in onnxruntime, which runs the forward pass.
 _KINDS = {
     "relu": _Kind(lambda op, a, alpha, beta: op.Relu(a), lambda op, a, y, alpha, beta: _is(op, op.Greater(a, 0), a)),
-    "tanh": _Kind(lambda op, a, alpha, beta: op.Tanh(a), lambda op, a, y, alpha, beta: 1 - y * y),
-    "sigmoid": _Kind(lambda op, a, alpha, beta: op.Sigmoid(a), lambda op, a, y, alpha, beta: y - y * y),
+    "tanh": _Kind(
+        lambda op, a, alpha, beta: op.Tanh(a),
+        lambda op, a, y, alpha, beta: 1 - y * y,
+        scaled_slope=lambda x, y, xy: x - xy * y,
+    ),
+    "sigmoid": _Kind(
+        lambda op, a, alpha, beta: op.Sigmoid(a),
+        lambda op, a, y, alpha, beta: y - y * y,
+        scaled_slope=lambda x, y, xy: xy - xy * y,
+    ),
     "affine": _Kind(
         lambda op, a, alpha, beta: a * alpha + beta,
         lambda op, a, y, alpha, beta: op.ones_like(a) * alpha,

@@ -29,6 +29,8 @@ def slice_(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
     step_of = dict(zip(axes, steps or (1,) * len(axes), strict=True))
     spans: dict[int, tuple[Extent, Extent]] = {}
     for index, axis in enumerate(axes):
+        if _is_whole(node, index):
+            continue
         step, size = step_of[axis], extent(op, y, axis)
         if isinstance(starts, ir.Value):
             start: Extent = op.cast(op.Gather(starts, [index]), ir.DataType.INT64)
@@ -40,6 +42,14 @@ def slice_(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
     if backwards:
         dy = _reversed(op, dy, backwards)
     return [embed(op, _spread(op, dy, y, {axis: abs(step) for axis, step in step_of.items()}), x, spans)]
+
+
+def _is_whole(node: ir.Node, index: int) -> bool:
+    """Whether a Slice says of an axis that it takes all of it, as programs do for the axes that they do not cut."""
+    starts, ends, steps = (integers(node, place, name) for place, name in ((1, "starts"), (2, "ends"), (4, "steps")))
+    if not isinstance(starts, tuple) or not isinstance(ends, tuple) or isinstance(steps, ir.Value):
+        return False
+    return starts[index] == 0 and ends[index] == _END and (steps is None or steps[index] == 1)
 
 
 def _first(op: Builder, start: Extent, size: Extent, step: int) -> Extent:

@@ -1,7 +1,7 @@
 """RNN, GRU and LSTM: backpropagation through time.
 
 The forward node stays as it is. Its output Y holds the hidden states, from which the gates of all steps are computed
-again by two matrix products; the cell states of an LSTM, which no output holds, by a loop of elementwise operators.
+again by matrix products; the cell states of an LSTM, which no output holds, by a loop of elementwise operators.
 The backward loop then does no more than it must: all derivatives that depend on one step alone are multiplied together
 beforehand, for all steps at once, into the coefficients `k` of the loop, and the gradients of weights are one
 matrix product each, afterwards, over what the loop kept. Peepholes, clipping, coupled gates and sequence lengths
@@ -24,6 +24,25 @@ from onward.graph.recurrence import Values
 Cotangents = list[ir.Value | None]
 
 
+class _Joint:
+    """x W + h R + b of all steps and gates as one product, [x h] [W R] + b; everything as rows."""
+
+    def __init__(self, layer: Layer, d: Direction) -> None:
+        self._layer, self._d = layer, d
+        self._xh = layer.op.Concat(layer.x, d.h_before, axis=-1)
+
+    def inputs_of_gates(self) -> ir.Value:
+        op, d = self._layer.op, self._d
+        b, c = _biases(self._layer, d)
+        return op.Gemm(self._xh, op.Concat(d.w, d.r, axis=-1), b if b is None else b + c, transB=1)
+
+    def gradients(self, first: Values, da: ir.Value) -> Gradients:
+        op, layer = self._layer.op, self._layer
+        dw, dr = op.Split(op.Gemm(da, self._xh, transA=1), layer.widths(), axis=-1, outputs=2)
+        db = op.ReduceSum(da, [0], keepdims=0)
+        return Gradients(op.MatMul(da, self._d.w), dw, dr, op.Concat(db, db, axis=0), first)
+
+
 @vjp("RNN")
 def rnn(op: Builder, node: ir.Node, *dys: ir.Value | None) -> Cotangents:
     """h' = f(a), a = x W + h R + b"""
@@ -34,8 +53,8 @@ def rnn(op: Builder, node: ir.Node, *dys: ir.Value | None) -> Cotangents:
 
 def _rnn(layer: Layer, d: Direction, f: Function) -> Gradients:
     op = layer.op
-    slope = f.gate(op, _inputs_of_gates(layer, d)).slope
-    k = layer.by_step(layer.where_exists(slope, 0))
+    joint = _Joint(layer, d)
+    k = layer.by_step(layer.where_exists(f.gate(op, joint.inputs_of_gates()).slope(), 0))
     passing = _passing(layer)
 
     def step(op: Builder, states: Values, slices: Values) -> tuple[Values, Values]:
@@ -46,8 +65,7 @@ def _rnn(layer: Layer, d: Direction, f: Function) -> Gradients:
         return [_carried(op, op.MatMul(da, d.r), dh, rest)], [da]
 
     first, (da,) = layer.loop(step, d.d_last, [k, *_given(d.dy), *passing], not d.backwards)
-    da = layer.rows(da)
-    return _gradients(layer, d, first, da, da)
+    return joint.gradients(first, layer.rows(da))
 
 
 @vjp("LSTM")
@@ -60,8 +78,9 @@ def lstm(op: Builder, node: ir.Node, *dys: ir.Value | None) -> Cotangents:
 
 def _lstm(layer: Layer, d: Direction, f: Function, g: Function, q: Function) -> Gradients:
     op, coupled = layer.op, attribute(layer.node, "input_forget", 0) != 0
-    a = op.Split(_inputs_of_gates(layer, d), [layer.hidden] * 4, axis=-1, outputs=4)
-    cells, cells_before = _cells(layer, d, a, f, g)
+    joint = _Joint(layer, d)
+    a = op.Split(joint.inputs_of_gates(), [layer.hidden] * 4, axis=-1, outputs=4)
+    cells, cells_before, kept = _cells(layer, d, a, f, g)
     ai, ao, af, ag = a
     if d.peepholes is not None:
         pi, po, pf = d.peepholes
@@ -69,17 +88,17 @@ def _lstm(layer: Layer, d: Direction, f: Function, g: Function, q: Function) -> 
     i, o, candidate = f.gate(op, ai), f.gate(op, ao), g.gate(op, ag)
     # The cell is not clipped.
     squashed = q.unclipped().gate(op, cells)
+    added, h = i.value * candidate.value, o.value * squashed.value
 
     # With dh and dc the cotangents of h' and c': dao = dh ko, dc += dh kh, da(i, f, g) = dc k(i, f, g), and the
     # cotangent of c is dc kc.
-    ko = squashed.value * o.slope
-    kh = o.value * squashed.slope
-    kg = i.value * candidate.slope
+    ko, kh = o.slope_times(squashed.value, h), squashed.slope_times(o.value, h)
+    kg = candidate.slope_times(i.value, added)
     if coupled:  # f = 1 - i
-        ki, kf, kc = (candidate.value - cells_before) * i.slope, op.zeros_like(kg), 1 - i.value
+        ki, kf, kc = i.slope_times(candidate.value - cells_before), op.zeros_like(kg), 1 - i.value
     else:
         forget = f.gate(op, af)
-        ki, kf, kc = candidate.value * i.slope, cells_before * forget.slope, forget.value
+        ki, kf, kc = i.slope_times(candidate.value, added), forget.slope_times(cells_before, kept), forget.value
     if d.peepholes is not None:
         kh, kc = kh + po * ko, kc + pi * ki + pf * kf
     k = layer.by_step(layer.where_exists(op.Concat(ki, ko, kf, kg, axis=-1), 0), 4 * layer.hidden)
@@ -96,7 +115,7 @@ def _lstm(layer: Layer, d: Direction, f: Function, g: Function, q: Function) -> 
     slices = [k, kh, kc, *_given(d.dy), *_passing(layer)]
     first, (da,) = layer.loop(step, d.d_last, slices, not d.backwards)
     da = layer.rows(da, 4 * layer.hidden)
-    gradients = _gradients(layer, d, first, da, da)
+    gradients = joint.gradients(first, da)
     if d.peepholes is not None:
         dai, dao, daf, _ = op.Split(da, [layer.hidden] * 4, axis=-1, outputs=4)
         dp = op.Concat(dai * cells_before, dao * cells, daf * cells_before, axis=-1)
@@ -104,8 +123,10 @@ def _lstm(layer: Layer, d: Direction, f: Function, g: Function, q: Function) -> 
     return gradients
 
 
-def _cells(layer: Layer, d: Direction, a: Values, f: Function, g: Function) -> tuple[ir.Value, ir.Value]:
-    """The cell states after and before each step, as rows."""
+def _cells(
+    layer: Layer, d: Direction, a: Values, f: Function, g: Function
+) -> tuple[ir.Value, ir.Value, ir.Value | None]:
+    """The cell states after and before each step, and what is kept of those before, as rows."""
     op, coupled = layer.op, attribute(layer.node, "input_forget", 0) != 0
     ai, _, af, ag = a
 
@@ -114,14 +135,14 @@ def _cells(layer: Layer, d: Direction, a: Values, f: Function, g: Function) -> t
 
     if d.peepholes is None:
         i = f.value(op, ai)
-        kept, added = forget(op, af, i), i * g.value(op, ag)
+        slices = [layer.where_exists(forget(op, af, i), 1), layer.where_exists(i * g.value(op, ag), 0)]
 
         def step(op: Builder, states: Values, slices: Values) -> tuple[Values, Values]:
-            (c,), (kept, added) = states, slices
-            c = kept * c + added
-            return [c], [c]
+            (c,), (share, added) = states, slices
+            kept = share * c
+            c = kept + added
+            return [c], [c, kept]
 
-        slices = [layer.where_exists(kept, 1), layer.where_exists(added, 0)]
     else:
         pi, _, pf = d.peepholes
 
@@ -137,11 +158,10 @@ def _cells(layer: Layer, d: Direction, a: Values, f: Function, g: Function) -> t
     by_step = [layer.by_step(x) for x in slices]
     if d.peepholes is not None and layer.mask is not None:
         by_step.append(layer.by_step(layer.mask, 1))
-    _, (cells,) = layer.loop(step, [d.first[1]], by_step, d.backwards)
-    cells = layer.rows(cells)
+    cells, *kept = map(layer.rows, layer.loop(step, [d.first[1]], by_step, d.backwards)[1])
     # A state is kept beyond the end of its sequence, so that these need not know the lengths.
     before = layer.before(layer.by_step(cells), d.first[1], d.backwards, kept=True)
-    return cells, layer.rows(before)
+    return cells, layer.rows(before), kept[0] if kept else None
 
 
 @vjp("GRU")
@@ -163,9 +183,9 @@ def _gru_reset_after(layer: Layer, d: Direction, f: Function, g: Function) -> Gr
     hz, hr, m = op.Split(from_h, [hidden] * 3, axis=-1, outputs=3)
     z, r = f.gate(op, xz + hz), f.gate(op, xr + hr)
     n = g.gate(op, xn + r.value * m)
-    kn = layer.where_exists((1 - z.value) * n.slope, 0)
-    kz = layer.where_exists((h - n.value) * z.slope, 0)
-    kr = kn * m * r.slope
+    kn = layer.where_exists(n.slope_times(1 - z.value), 0)
+    kz = layer.where_exists(z.slope_times(h - n.value), 0)
+    kr = r.slope_times(kn * m)
     k = layer.by_step(op.Concat(kz, kr, kn * r.value, axis=-1), 3 * hidden)
 
     def step(op: Builder, states: Values, slices: Values) -> tuple[Values, Values]:
@@ -194,8 +214,8 @@ def _gru_reset_before(layer: Layer, d: Direction, f: Function, g: Function) -> G
     z, r = f.gate(op, az), f.gate(op, ar)
     reset = r.value * h
     n = g.gate(op, op.Gemm(reset, r_candidate, xn, transB=1))
-    kn = layer.where_exists((1 - z.value) * n.slope, 0)
-    k = layer.where_exists(op.Concat((h - n.value) * z.slope, h * r.slope, axis=-1), 0)
+    kn = layer.where_exists(n.slope_times(1 - z.value), 0)
+    k = layer.where_exists(op.Concat(z.slope_times(h - n.value), r.slope_times(h, reset), axis=-1), 0)
 
     def step(op: Builder, states: Values, slices: Values) -> tuple[Values, Values]:
         (dh,), (k, kn, r, z, *rest) = states, slices
@@ -219,13 +239,6 @@ def _gru_reset_before(layer: Layer, d: Direction, f: Function, g: Function) -> G
     da_gates, dn = op.Split(da, [2 * hidden, hidden], axis=-1, outputs=2)
     gradients.dr = op.Concat(op.Gemm(da_gates, h, transA=1), op.Gemm(dn, reset, transA=1), axis=0)
     return gradients
-
-
-def _inputs_of_gates(layer: Layer, d: Direction) -> ir.Value:
-    """x W + h R + b of all steps and gates, as rows."""
-    op = layer.op
-    b, c = _biases(layer, d)
-    return op.Gemm(d.h_before, d.r, op.Gemm(layer.x, d.w, b if b is None else b + c, transB=1), transB=1)
 
 
 def _biases(layer: Layer, d: Direction) -> tuple[ir.Value, ir.Value] | tuple[None, None]:

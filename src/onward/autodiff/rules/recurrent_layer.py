@@ -89,6 +89,10 @@ class Layer:
         y.shape = ir.Shape([self.steps, self.batch, width])
         return y
 
+    def widths(self) -> ir.Value:
+        """`[I, H]`"""
+        return self.op.Concat(self._features, [self.hidden], axis=0)
+
     def _time_first(self, x: ir.Value, order: Sequence[int]) -> ir.Value:
         return self.op.Transpose(x, perm=order) if self._batch_first else x
 
