@@ -280,7 +280,7 @@ class Plan:
 def _require_equal(
     what: str, found: Tensors, rehearsed: Rehearsed, of: Callable[[Rehearsal], Tensors], **options: float
 ) -> None:
-    require_equal(what, found, of(rehearsed.exact), lambda: [of(run) for run in rehearsed.double()], **options)
+    require_equal(what, found, of(rehearsed.exact), lambda: map(of, rehearsed.double()), **options)
 
 
 class _Run:

@@ -7,7 +7,6 @@ are of that type, graphs compute in float32: more exactly than torch, and within
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -27,8 +26,9 @@ from onward.torch.ortmodule.rehearsal import Rehearsal, rehearse, shadow
 _TOLERANCE = 0.25
 # Gradients that cancel out are noise in half precision: they are measured by this part of the largest.
 _NOISE = 0.1
-# What rounding in single precision comes to in a sum of some ten products; and how often it is tried.
-_ROUNDING, _ROUNDED_OTHERWISE = 2.0**-22, 3
+# What rounding in single precision comes to in a sum of some ten products; how often it is tried at most; and how many
+# of these runs are kept, for the next comparison.
+_ROUNDING, _ROUNDED_OTHERWISE, _KEPT = 2.0**-22, 16, 4
 _HALF = frozenset({torch.bfloat16, torch.float16})
 # A module inside of a module may be rehearsed meanwhile.
 _patching = threading.RLock()
@@ -65,7 +65,7 @@ class Rehearsed:
         call: its arguments.
         module: a copy of the module to follow, its tensors in single precision.
         double: the call in double precision, to tell rounding from mistakes, and then some that began with other
-            roundings of everything; empty if the module does not allow it.
+            roundings of everything, each run when it is asked for first; empty if the module does not allow it.
     """
 
     types: list[torch.dtype]
@@ -73,7 +73,7 @@ class Rehearsed:
     exact: Rehearsal
     call: Call
     module: nn.Module
-    double: Callable[[], list[Rehearsal]]
+    double: Callable[[], Iterator[Rehearsal]]
 
 
 def rehearse_call(module: nn.Module, signature: inspect.Signature, call: Call) -> Rehearsed:
@@ -100,26 +100,37 @@ def rehearse_call(module: nn.Module, signature: inspect.Signature, call: Call) -
 
 def _doubled(
     module: nn.Module, signature: inspect.Signature, call: Call, narrow: frozenset[torch.dtype] = frozenset()
-) -> Callable[[], list[Rehearsal]]:
+) -> Callable[[], Iterator[Rehearsal]]:
     single = frozenset({torch.float32, *narrow})
+    kept: list[Rehearsal] = []
 
     def run(noise: torch.Generator | None) -> Rehearsal:
         copied = _wide_shadow(module, single, torch.float64, noise)
-        with full_precision():
+        with full_precision(), _default_type(torch.float64):
             return rehearse(copied, signature, _wide_call(call, single, torch.float64, noise))
 
-    @functools.cache
-    def rehearsed() -> list[Rehearsal]:
-        before = torch.get_default_dtype()
-        try:
-            torch.set_default_dtype(torch.float64)
-            return [run(None), *(run(torch.Generator().manual_seed(seed)) for seed in range(_ROUNDED_OTHERWISE))]
-        except Exception:  # modules that are written for one type raise what they like
-            return []
-        finally:
-            torch.set_default_dtype(before)
+    def rehearsed() -> Iterator[Rehearsal]:
+        yield from kept
+        for index in range(len(kept), 1 + _ROUNDED_OTHERWISE):
+            try:
+                found = run(None if index == 0 else torch.Generator().manual_seed(index))
+            except Exception:  # modules that are written for one type raise what they like
+                return
+            if index < _KEPT:
+                kept.append(found)
+            yield found
 
     return rehearsed
+
+
+@contextlib.contextmanager
+def _default_type(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def _wide_call(
