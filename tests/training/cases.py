@@ -146,6 +146,16 @@ def _convolutions() -> Iterator[Case]:
         yield Case(f"depthwise, {name}", text, {"x": (2, 3, *sizes)}, {"w": (3, 1, 3, 2), "b": (3,)})
     grouped = "c = Conv<group=2, pads=[1,1,1,1]>(x, w) y = Tanh(c)"
     yield Case("groups", grouped, {"x": (2, 4, 5, 5)}, {"w": (6, 2, 3, 3)})
+    for name, attributes, weight in (
+        ("", "pads=[2,2,1,2]", (7, 1, 5, 5)),
+        (", strides", "pads=[2,1,1,2], strides=[2,3]", (7, 1, 5, 4)),
+        (", dilations", "pads=[3,3,3,3], dilations=[2,1]", (7, 1, 4, 5)),
+        (", groups", "pads=[2,2,2,2], group=2", (12, 1, 5, 5)),
+        (", depthwise", "pads=[2,2,2,2], group=3", (3, 1, 5, 5)),
+    ):
+        channels = int(attributes[-1]) if "group" in attributes else 1
+        text = f"c = Conv<{attributes}>(x, w) y = Tanh(c)"
+        yield Case(f"few channels{name}", text, {"x": (2, channels, 6, 7)}, {"w": weight})
     few = "c = Conv(x, w) y = Tanh(c)"
     yield Case("fewer windows than filters", few, {"x": (2, 2, 3, 3)}, {"w": (6, 2, 2, 2)})
     larger = "c = ConvTranspose<strides=[2,2], output_padding=[1,0]>(x, w, b) y = Tanh(c)"
