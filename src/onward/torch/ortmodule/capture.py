@@ -39,6 +39,7 @@ from onward.torch.ortmodule.guards import ExactSizes, Guards
 from onward.torch.ortmodule.interpolation import require_exact_interpolation
 from onward.torch.ortmodule.marks import mark_gradients
 from onward.torch.ortmodule.own_gradient import own_gradients
+from onward.torch.ortmodule.packed import packed_layers
 from onward.torch.ortmodule.refusal import Traceable
 from onward.torch.ortmodule.spelling import Spelled
 
@@ -195,7 +196,7 @@ class _Flat(nn.Module):
             leaves[place] = torch.tensor(value, dtype=dtype)
         # What is changed in place is a copy, which is one more result: a graph cannot write to its inputs.
         given = [tensor.clone() if place in call.changed else tensor for place, tensor in enumerate(tensors)]
-        with Spelled():
+        with packed_layers(module), Spelled():
             returned = invoke(module, signature, replace(call, leaves=leaves).with_tensors(given))
         # By name: while they are followed, buffers are others.
         buffers = [module.get_buffer(name).clone() for name in call.rewritten]

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from onward.torch.ortmodule import packed
 from onward.torch.ortmodule.grouped import grouped_products
 
 
@@ -215,6 +216,8 @@ _SPELLINGS: dict[Any, Callable[..., Any]] = {
     F.alpha_dropout: _alpha_dropout(per_channel=False),
     F.feature_alpha_dropout: _alpha_dropout(per_channel=True),
     F.scaled_dot_product_attention: _attention,
+    torch._pack_padded_sequence: packed.pack,
+    torch._pad_packed_sequence: packed.pad,
     torch.histc: _histogram,
     Tensor.histc: _histogram,
     getattr(torch, "_grouped_mm", None): grouped_products,
