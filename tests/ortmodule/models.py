@@ -184,6 +184,16 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[int], tuple[Any, ...]]
     "instance norm": (
         lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.InstanceNorm2d(4, affine=True), nn.Hardswish()), x(2, 6, 6)
     ),
+    "instance norm with running statistics": (
+        lambda: nn.Sequential(nn.Conv1d(2, 4, 3, bias=False), nn.InstanceNorm1d(4, track_running_stats=True)),
+        lambda rows: (torch.randn(rows, 2, 4 + rows),),
+    ),
+    "alpha dropout": (
+        lambda: nn.Sequential(
+            nn.Conv1d(2, 4, 3), nn.SELU(), nn.FeatureAlphaDropout(0.3), nn.AlphaDropout(0.2, inplace=True), nn.Tanh()
+        ),
+        lambda rows: (torch.randn(rows, 2, 4 + rows),),
+    ),
     "rms norm": (lambda: nn.Sequential(nn.Linear(4, 6), nn.RMSNorm(6), nn.Softplus()), x(4)),
     "frozen batch norm": (lambda: _frozen_norm(), x(4)),
     "control flow by shape": (

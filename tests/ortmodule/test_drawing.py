@@ -10,17 +10,40 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812  as everybody calls it
 from torch import Tensor, nn
+from torch.distributions import Categorical, Normal, kl_divergence
 
 from onward.torch import ORTModule
 from onward.torch.ortmodule.drawing import drawing_is_told
 from tests.ortmodule.models import Function
 from tests.ortmodule.test_models import CLOSE, compare, step
 
+
+def _distributions(x: Tensor) -> Any:
+    """What autoencoders and agents do."""
+    mean, scale = x.chunk(2, 1)
+    normal, choice = Normal(mean, scale.exp()), Categorical(logits=x)
+    drawn, chosen = normal.rsample(), choice.sample()
+    return normal.log_prob(drawn), kl_divergence(normal, Normal(0.0, 1.0)), choice.log_prob(chosen), choice.entropy()
+
+
+def _unused(x: Tensor) -> Tensor:
+    """Results that nothing depends on are not in the graph, but their masks are drawn."""
+    hidden = F.dropout(x, 0.3)
+    F.dropout(hidden @ hidden.T, 0.5)
+    torch.randn(2, x.shape[0])
+    F.scaled_dot_product_attention(x[None], x[None], x[None], dropout_p=0.4)
+    return F.dropout(hidden, 0.2)
+
+
 CASES: dict[str, Callable[[Any, Tensor], Any]] = {
     "rows are left out": lambda m, x: m.fc(x) * x.new_empty((x.shape[0], 1)).bernoulli_(0.8).div_(0.8),
     "after a Dropout": lambda m, x: F.dropout(m.fc(x), 0.3) * torch.empty(x.shape[0], 1).bernoulli_(p=0.6),
     "by probabilities": lambda m, x: x.sum() * torch.bernoulli(m.fc(x).sigmoid()),
     "by a method": lambda m, x: m.fc(x) * m.fc(x).sigmoid().bernoulli(),
+    "by one probability": lambda m, x: m.fc(x) * torch.bernoulli(x.detach()[:1, :1], p=0.6),
+    "from distributions": lambda m, x: _distributions(m.fc(x)),
+    "by one probability, by a method": lambda m, x: m.fc(x) * x.detach().mT.bernoulli(0.3).sum(),
+    "for nothing": lambda m, x: _unused(m.fc(x)),
     "exponential": lambda m, x: F.gumbel_softmax(m.fc(x), tau=0.7),
     "exponential, as ones and zeros": lambda m, x: F.gumbel_softmax(m.fc(x), hard=True),
     "uniform": lambda m, x: m.fc(x) + torch.empty(x.shape[0], 6).uniform_(-0.1, 0.3),

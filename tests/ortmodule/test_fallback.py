@@ -68,8 +68,8 @@ def _branching(m: nn.Module, x: Tensor) -> Tensor:
 UNFIT: dict[str, tuple[Callable[..., Any], str]] = {
     "decides by data": (_branching, "could not export"),
     "decides by data about its gradient": (lambda m, x: Doubling.apply(m.fc(x)), "gradient"),
-    "draws random numbers of Python": (lambda m, x: m.fc(x) * (1 + (random.random() > 2)), "random numbers"),
-    "draws random numbers of numpy": (lambda m, x: m.fc(x) * (1 + (np.random.rand() > 2)), "random numbers"),
+    "draws random numbers of Python": (lambda m, x: m.fc(x) * random.random(), "random numbers"),
+    "draws random numbers of numpy": (lambda m, x: m.fc(x) * np.random.rand(), "random numbers"),
     "draws from other distributions": (lambda m, x: m.fc(x) + torch.poisson(x.abs()), "torch"),
     "decides by a random number": (lambda m, x: m.fc(x) if torch.rand([]) < 0.5 else -m.fc(x), "random number"),
     "returns an object": (lambda m, x: Point(m.fc(x), x), "output type"),

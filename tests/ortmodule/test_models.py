@@ -27,6 +27,8 @@ FAST = [
     "several inputs and outputs",
     "layers left out",
     "variational autoencoder",
+    "instance norm with running statistics",
+    "alpha dropout",
 ]
 
 

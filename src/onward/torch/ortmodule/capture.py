@@ -14,6 +14,7 @@ from typing import Any
 import onnx_ir as ir
 import torch
 from torch import nn
+from torch.distributions import Distribution
 from torch.export import Dim, ExportedProgram
 
 from onward.autodiff.registry import custom_operators
@@ -31,7 +32,7 @@ from onward.torch.ortmodule.choice import write_choices
 from onward.torch.ortmodule.chunks import slice_chunks
 from onward.torch.ortmodule.decision import decided
 from onward.torch.ortmodule.drawing import drawing_is_told
-from onward.torch.ortmodule.dropout import NOISE, Mask, note_sizes, replace_random
+from onward.torch.ortmodule.dropout import NOISE, Mask, note_sizes, replace_random, sizes_by_name
 from onward.torch.ortmodule.fingerprint import Fingerprint
 from onward.torch.ortmodule.forms import choose_forms
 from onward.torch.ortmodule.grouped import write_groups
@@ -39,8 +40,10 @@ from onward.torch.ortmodule.guards import ExactSizes, Guards
 from onward.torch.ortmodule.interpolation import require_exact_interpolation
 from onward.torch.ortmodule.marks import mark_gradients
 from onward.torch.ortmodule.own_gradient import own_gradients
+from onward.torch.ortmodule.packed import packed_layers
 from onward.torch.ortmodule.refusal import Traceable
 from onward.torch.ortmodule.spelling import Spelled
+from onward.torch.ortmodule.unused import draws_of, with_unused
 
 _PRODUCT = re.compile(r"(\d+)\*([A-Za-z_]\w*)")
 _OLDEST_OPSET = 18  # that torch.export writes
@@ -67,7 +70,8 @@ class Captured:
             are the tensors of what the module returned.
         inputs: names of the tensors among the arguments.
         guards: the sizes that it is right for.
-        masks: inputs behind these, in the order in which torch draws them.
+        masks: inputs behind these, in the order in which torch draws them, and what it draws besides.
+        draws: all that the exporter has seen being drawn.
         passed: tensors that the module returned which are arguments as they were, by their places.
         order: for each other one, which output of the model it is; it may be returned several times. Then for each
             buffer that is written to.
@@ -80,6 +84,7 @@ class Captured:
     guards: Guards | ExactSizes
     exporter: str
     masks: list[Mask] = field(default_factory=list)
+    draws: list[Mask] = field(default_factory=list)
     passed: dict[int, int] = field(default_factory=dict)
     order: list[int] = field(default_factory=list)
     exported: ir.Model | None = None
@@ -125,10 +130,10 @@ def capture(
     failures = []
     for name in wishes.ways:
         try:
-            with exportable_dropout(module), _plain_attention(), decided(), _quiet():
+            with exportable_dropout(module), _plain_attention(), _valid_distributions(), decided(), _quiet():
                 found = _WAYS[name](module, signature, call, wishes, any_image)
             _name_tensors(found, module)
-            return _prepared(found)
+            return _prepared(found, call)
         except Exception as error:  # torch's exporters raise what they like
             cause = _root(error)
             failures.append(f"{name}: {type(cause).__name__}: {str(cause).strip().partition(chr(10))[0]}")
@@ -155,6 +160,17 @@ def _plain_attention() -> Iterator[None]:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
+
+
+@contextlib.contextmanager
+def _valid_distributions() -> Iterator[None]:
+    """Distributions that do not look at their numbers, which graphs cannot; in torch that is optional."""
+    before = Distribution._validate_args
+    Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        Distribution.set_default_validate_args(before)
 
 
 @contextlib.contextmanager
@@ -195,7 +211,7 @@ class _Flat(nn.Module):
             leaves[place] = torch.tensor(value, dtype=dtype)
         # What is changed in place is a copy, which is one more result: a graph cannot write to its inputs.
         given = [tensor.clone() if place in call.changed else tensor for place, tensor in enumerate(tensors)]
-        with Spelled():
+        with packed_layers(module), Spelled():
             returned = invoke(module, signature, replace(call, leaves=leaves).with_tensors(given))
         # By name: while they are followed, buffers are others.
         buffers = [module.get_buffer(name).clone() for name in call.rewritten]
@@ -254,7 +270,8 @@ def _exported(
     require_exact_interpolation(model)
     note_sizes(model)
     mark_gradients(model)
-    return Captured(model, names, Guards(exported), "torch.export", passed=_passed(exported))
+    passed, draws = _passed(exported), draws_of(exported)
+    return Captured(model, names, Guards(exported), "torch.export", passed=passed, draws=draws)
 
 
 def _by_export_of_sizes(
@@ -321,7 +338,7 @@ def _name_tensors(found: Captured, module: nn.Module) -> None:
     name_parameters(found.model, module, {id(tensor): tensor.detach().clone() for tensor in module.buffers()})
 
 
-def _prepared(found: Captured) -> Captured:
+def _prepared(found: Captured, call: Call) -> Captured:
     graph = found.model.graph
     random = [name for name in random_operators(found.model) if name not in NOISE]
     if random:
@@ -342,5 +359,8 @@ def _prepared(found: Captured) -> Captured:
         slice_chunks(found.model)
         write_groups(found.model)
     choose_forms(found.model)
-    found.masks = replace_random(found.model)
+    masks = replace_random(found.model)
+    given = found.model.graph.inputs[: len(found.inputs)]
+    shapes = [[size if isinstance(size, int) else str(size.value) for size in value.shape or ()] for value in given]
+    found.masks = with_unused(masks, found.draws, sizes_by_name(shapes, call.sizes))
     return found

@@ -47,9 +47,11 @@ def drawing_is_told() -> Iterator[None]:
 
     flip = torch.bernoulli
 
-    def flipped(p: torch.Tensor, *args: Any, generator: Any = None, **options: Any) -> Any:
-        if threading.get_ident() != own or generator is not None or args or options:
+    def flipped(p: torch.Tensor, /, *args: Any, generator: Any = None, **options: Any) -> Any:
+        if threading.get_ident() != own or generator is not None or len(args) + len(options) > 1 or "out" in options:
             return flip(p, *args, generator=generator, **options)
+        if args or options:  # one probability for all; of the tensor only the shape counts
+            return torch.empty_like(p).bernoulli_(*args, **options)
         # What torch does; the gradient of the probability is zero, not absent.
         return (torch.rand_like(p) < p).to(p.dtype) + p * 0
 

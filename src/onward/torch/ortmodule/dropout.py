@@ -31,7 +31,7 @@ DRAWS = "onward.draws"  # in that of noise which stands for another one
 DOMAIN, DRAWN, METHOD, NUMBERS = "onward.torch", "Drawn", "method", "numbers"
 
 # Methods of torch's tensors, and a mask of ones divided by their share.
-UNIFORM, _NORMAL, _BERNOULLI, EXPONENTIAL, _DROPOUT = "uniform_", "normal_", "bernoulli_", "exponential_", "dropout"
+UNIFORM, _NORMAL, _BERNOULLI, EXPONENTIAL, DROPOUT = "uniform_", "normal_", "bernoulli_", "exponential_", "dropout"
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Drawn:
 
 
 _aten = torch.ops.aten
-_DRAWING = {
+DRAWING = {
     _aten.rand.default: UNIFORM,
     _aten.rand_like.default: UNIFORM,
     _aten.randn.default: _NORMAL,
@@ -82,9 +82,11 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return drawn
         if func is _aten.native_batch_norm.default:
             self.statistics |= {tensor.data_ptr() for tensor in args[3:5] if tensor is not None}
-        elif func in _DRAWING:
+        elif func in DRAWING:
             # Those that make a tensor take its sizes, or another tensor, and no numbers.
-            self._note(_DRAWING[func], drawn, args[1:] if func.overloadpacket.__name__.endswith("_") else ())
+            self._note(DRAWING[func], drawn, args[1:] if func.overloadpacket.__name__.endswith("_") else ())
+        elif func is _aten.bernoulli.p:
+            self._note(_BERNOULLI, drawn, args[1:])
         elif func is _aten.bernoulli.default:
             self._note(UNIFORM, args[0])  # one for each probability: below it or not
         elif func is _aten.multinomial.default:
@@ -114,7 +116,7 @@ class Mask:
 
     name: str
     sizes: tuple[int | str, ...]
-    kind: str = _DROPOUT
+    kind: str = DROPOUT
     order: tuple[int, ...] = ()
     numbers: tuple[float, ...] = ()
     dtype: torch.dtype = torch.float32
@@ -125,7 +127,7 @@ class Mask:
 
     def is_like(self, drawn: Drawn, known: Mapping[str, int]) -> bool:
         """Whether that is what torch has drawn."""
-        kind = _BERNOULLI if self.kind == _DROPOUT else self.kind
+        kind = _BERNOULLI if self.kind == DROPOUT else self.kind
         return kind == drawn.kind and tuple(self.shape(known)) == drawn.shape
 
     def shape(self, known: Mapping[str, int]) -> list[int]:
@@ -135,7 +137,7 @@ class Mask:
         """A new mask for inputs of these sizes."""
         shape = self.shape(known)
         noise = torch.empty([shape[axis] for axis in self.order], dtype=self.dtype)
-        if self.kind == _DROPOUT:
+        if self.kind == DROPOUT:
             keep = self.numbers[0] if self.numbers else 0.5  # torch leaves out what it takes by default
             noise.bernoulli_(keep).div_(keep)
         else:
@@ -172,7 +174,7 @@ def _replace_dropout(model: ir.Model, node: ir.Node, masks: list[Mask]) -> None:
         node.graph.insert_before(node, constant)
         _replace(node, ir.node("Mul", [x, constant.outputs[0]]))
         return
-    _replace(node, ir.node("Mul", [x, _new_input(model, node, x, _DROPOUT, masks)]))
+    _replace(node, ir.node("Mul", [x, _new_input(model, node, x, DROPOUT, masks)]))
 
 
 # Operator -> what it draws, and the attributes that torch's exporters leave as they are.

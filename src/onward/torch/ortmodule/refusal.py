@@ -27,8 +27,9 @@ class Traceable(TorchFunctionMode):
     """Refuses, as long as a module is traced, what is written otherwise there, and leaves no record behind.
 
     Logarithms of sigmoids are infinite for numbers that are not large. Divisions that round down are written to round
-    towards zero; that is the same for sizes, which are tensors then, too, and which are not negative. `has_numbers`:
-    whether there are numbers among the arguments, which cannot be told from sizes.
+    towards zero; that is the same for sizes, which are tensors then, too, and which are not negative. Packed sequences
+    are padded to as many steps as there were, and not to the longest of them. `has_numbers`: whether there are numbers
+    among the arguments, which cannot be told from sizes.
     """
 
     def __init__(self, *, has_numbers: bool) -> None:
@@ -39,6 +40,10 @@ class Traceable(TorchFunctionMode):
         tensors = [value for value in args if isinstance(value, torch.Tensor)]
         if func in _FLOORING and (self._has_numbers or any(tensor.ndim for tensor in tensors)):
             raise ORTModuleTorchModelException("it divides and rounds down, where torch's older exporter does not")
+        if func is torch._pad_packed_sequence:
+            raise ORTModuleTorchModelException(
+                "torch's older exporter pads packed sequences to as many steps as before"
+            )
         if func in _BY_LOGARITHMS:
             raise ORTModuleTorchModelException(f"torch's older exporter writes {func.__name__} by logarithms of zero")
         return func(*args, **(kwargs or {}))

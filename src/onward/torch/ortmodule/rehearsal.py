@@ -104,6 +104,7 @@ def rehearse(module: nn.Module, signature: inspect.Signature, call: Call, *, not
         generator = torch.get_rng_state()
     if not _is_same(generators[0], random.getstate()) or not _is_same(generators[1], np.random.get_state(legacy=True)):
         random.setstate(generators[0])
+        np.random.set_state(generators[1])
         raise ORTModuleTorchModelException("it draws random numbers from Python or numpy")
     if [tensor._version for tensor in constants] != constant_versions:
         raise ORTModuleTorchModelException("it changes an argument in place that is a constant of the graph")

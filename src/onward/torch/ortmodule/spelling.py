@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from onward.torch.ortmodule import packed
 from onward.torch.ortmodule.grouped import grouped_products
 
 
@@ -151,6 +152,45 @@ def _attention(*args: Any, **options: Any) -> Tensor:
         return F.scaled_dot_product_attention(*args, **options).clone(memory_format=torch.contiguous_format)
 
 
+def _instance_norm(
+    x: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor | None:
+    """Running statistics move towards the mean over all rows, which exporters leave out."""
+    if running_mean is None or running_var is None or not use_input_stats:
+        return None
+    axes = list(range(2, x.ndim))
+    rows = x.detach()
+    for running, found in ((running_mean, rows.mean(axes)), (running_var, rows.var(axes))):
+        running.copy_((1 - momentum) * running + momentum * found.mean(0))
+    return F.instance_norm(x, None, None, weight, bias, True, momentum, eps)
+
+
+def _alpha_dropout(per_channel: bool) -> Callable[..., Tensor | None]:
+    """Dropout that keeps mean and variance of what SELU makes: a (m x + (m - 1) s) + a s p, with s below.
+
+    What is dropped, or channels of it, becomes the limit -s of SELU; a takes it back to a variance of 1.
+    """
+
+    def spelled(x: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor | None:
+        if not training or p in (0, 1):
+            return None
+        shape = [*x.shape[:2], *[1] * (x.ndim - 2)] if per_channel else x.shape
+        mask = x.new_empty(shape).bernoulli_(1 - p)
+        limit = _SELU_LIMIT
+        scale = ((limit**2 * p + 1) * (1 - p)) ** -0.5
+        y = x * (mask * scale) + ((mask - 1) * (limit * scale) + limit * scale * p)
+        return x.copy_(y) if inplace else y
+
+    return spelled
+
+
 def _histogram(
     x: Tensor,
     bins: int = 100,
@@ -166,11 +206,18 @@ def _histogram(
     return flat.new_zeros(bins).index_add(0, place, inside.to(x.dtype))
 
 
+_SELU_LIMIT = 1.7580993408473766  # scale times alpha
+
 # None where the function itself will do.
 _SPELLINGS: dict[Any, Callable[..., Any]] = {
     F.cross_entropy: _cross_entropy,
     F.embedding_bag: _embedding_bag,
+    F.instance_norm: _instance_norm,
+    F.alpha_dropout: _alpha_dropout(per_channel=False),
+    F.feature_alpha_dropout: _alpha_dropout(per_channel=True),
     F.scaled_dot_product_attention: _attention,
+    torch._pack_padded_sequence: packed.pack,
+    torch._pad_packed_sequence: packed.pad,
     torch.histc: _histogram,
     Tensor.histc: _histogram,
     getattr(torch, "_grouped_mm", None): grouped_products,
