@@ -156,6 +156,25 @@ def _convolutions() -> Iterator[Case]:
         channels = int(attributes[-1]) if "group" in attributes else 1
         text = f"c = Conv<{attributes}>(x, w) y = Tanh(c)"
         yield Case(f"few channels{name}", text, {"x": (2, channels, 6, 7)}, {"w": weight})
+    for name, attributes, sizes, weight in (
+        ("", "pads=[1,1,1,1]", (5, 6), (4, 4, 3, 3)),
+        (", uneven pads", "pads=[0,2,3,1]", (7, 6), (4, 5, 5, 4)),
+        (", valid", "strides=[1,2]", (7, 8), (2, 5, 3, 3)),
+        (", strides", "pads=[2,1,2,0], strides=[1,3]", (6, 9), (3, 4, 5, 3)),
+        (", dilations", "pads=[3,2,1,3], dilations=[2,3], strides=[1,2]", (6, 9), (3, 4, 4, 3)),
+        (", same", 'auto_pad="SAME_LOWER"', (5, 6), (4, 4, 4, 3)),
+        (", one row", "pads=[2,2,2,2]", (1, 9), (3, 4, 5, 5)),
+        (", padded far", "pads=[4,4,4,4]", (5, 6), (4, 4, 3, 3)),
+    ):
+        text = f"c = Conv<{attributes}>(x, w) y = Tanh(c)"
+        yield Case(f"shifts{name}", text, {"x": (2, weight[1], *sizes)}, {"w": weight})
+    for name, attributes in (
+        ("", "pads=[1,1,1,1]"),
+        (", strides", "strides=[1,2], output_padding=[0,1]"),
+        (", dilations", "dilations=[2,2], strides=[1,2], output_padding=[0,1], pads=[0,1,0,0]"),
+    ):
+        text = f"c = ConvTranspose<{attributes}>(x, w) y = Tanh(c)"
+        yield Case(f"shifts, transposed{name}", text, {"x": (2, 4, 5, 6)}, {"w": (4, 4, 3, 3)})
     few = "c = Conv(x, w) y = Tanh(c)"
     yield Case("fewer windows than filters", few, {"x": (2, 2, 3, 3)}, {"w": (6, 2, 2, 2)})
     larger = "c = ConvTranspose<strides=[2,2], output_padding=[1,0]>(x, w, b) y = Tanh(c)"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import numpy as np
 import onnx_ir as ir
 
 from onward.autodiff.registry import Cotangents
@@ -18,6 +17,7 @@ from onward.graph.builder import Builder
 from onward.graph.nodes import attribute
 from onward.graph.shapes import dims, rank, static_shape
 from onward.training.lowering.depthwise import RowProducts
+from onward.training.lowering.shifts import Shifts, taken
 
 # A weight gradient by a matrix product reads the data once for each place of the kernel; with more of them than this it
 # is slower than a convolution (3 x 3: about 2 times faster, 7 x 7: 4 times slower).
@@ -167,8 +167,11 @@ def _turned(op: Builder, w: ir.Value, window: Window) -> ir.Value:
 
 
 def _weight_gradient(op: Builder, x: ir.Value, dy: ir.Value, convolution: _Convolution) -> ir.Value:
-    """By a matrix product where the kernel is small and the sizes are known, else as the rule does."""
+    """By a matrix product where sizes are known and the kernel is small or taken apart, else as the rule does."""
     like, w, y, window, group = convolution
+    shifts = Shifts.of(w, window, convolution.sizes, convolution.counts, group)
+    if shifts is not None:
+        return shifts.weight_gradient(op, x, dy)
     shape = static_shape(w)
     known = convolution.is_pointwise or (convolution.beyond is not None and convolution.counts is not None)
     if shape is not None and known and math.prod(shape[2:]) <= _most_places(shape[0] // group, shape[1]):
@@ -207,20 +210,16 @@ def _by_matrix_product(op: Builder, x: ir.Value, dy: ir.Value, convolution: _Con
 
 
 def _windows(op: Builder, x: ir.Value, convolution: _Convolution, channels: int) -> ir.Value:
-    """What each place of the kernel reads, as `[N, (c, j), ...]`: a filter for each place, which takes what is there.
-
-    One node that onnxruntime shares among threads, where slices of x and their concatenation are many that it does not.
-    """
+    """What each place of the kernel reads, as `[N, (c, j), ...]`."""
     window = convolution.window
-    kernel = [size for size in window.kernel if isinstance(size, int)]
-    filters = np.tile(np.eye(math.prod(kernel)), (channels, 1)).reshape(-1, 1, *kernel)
-    return op.Conv(
+    return taken(
+        op,
         x,
-        op.constant(filters, x.dtype),
-        strides=window.strides,
-        dilations=window.dilations,
+        channels,
+        tuple(size for size in window.kernel if isinstance(size, int)),
+        strides=list(window.strides),
+        dilations=list(window.dilations),
         pads=[*window.before, *(max(reached, 0) for reached in convolution.beyond or ())],
-        group=channels,
     )
 
 
