@@ -79,3 +79,12 @@ def test_names_that_differ_are_left_open():
     )
     graph = ir.Graph([x, y], [], nodes=[], name="g", opset_imports={"": 18})
     assert dims(Builder(graph, 18).Add(x, y)) == (None, 3)
+
+
+def test_a_reshape_says_what_its_result_is_like():
+    """Of something that nothing is known of, a result of a loop for instance."""
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT))
+    op = Builder(ir.Graph([x], [], nodes=[], name="g", opset_imports={"": 18}), 18)
+    assert dims(op.Reshape(x, [-1, 4])) == (None, 4)
+    assert dims(op.Reshape(x, [0, 5, 2])) == (None, 5, 2)
+    assert dims(op.Reshape(x, op.Shape(x))) is None

@@ -48,7 +48,7 @@ def result_shape(node: ir.Node, values: SizeValues) -> Shape | None:
         return None if sizes is None else list(sizes)
     shapes = [None if value is None else dims(value) for value in node.inputs]
     if not shapes or shapes[0] is None:
-        return None
+        return _target(node, values) if node.op_type == "Reshape" and not is_guard(node) else None
     if node.op_type in _ELEMENTWISE:
         return _broadcast(shapes)
     if node.op_type in _LIKE_FIRST:
@@ -162,6 +162,12 @@ def _reshape(node: ir.Node, shape: Shape, values: SizeValues) -> Shape | None:
     sizes: Shape = [shape[axis] if size == 0 else size for axis, size in enumerate(target)]
     rest = quotient(shape, [size for size in sizes if size != -1])
     return [rest if size == -1 else size for size in sizes]
+
+
+def _target(node: ir.Node, values: SizeValues) -> Shape | None:
+    """What a Reshape says of its result, whatever it reshapes."""
+    target = values.of(input_at(node, 1))
+    return None if target is None else [None if size in (0, -1) else size for size in target]
 
 
 def _flatten(node: ir.Node, shape: Shape, values: SizeValues) -> Shape:
