@@ -24,6 +24,7 @@ _NOISE = 1e-3
 # by all elements: rounding puts single ones on the other side of a kink, others each time.
 _TIMES_ROUNDING, _MOST_ROUNDING = 3.0, 3e-2
 _MEASURED = 3  # runs with other roundings that tell how far rounding goes
+_MOST_OF_A_KINK = 0.1  # of a tensor: what is further off is not worth many more runs
 _NOTHING = 1e-9  # of the largest of all: what cancels out in double precision
 
 
@@ -95,6 +96,11 @@ class _Suspect:
         farthest = math.inf if cancels else _MOST_ROUNDING * float(exact.norm())
         return max(ours, distances[1]) <= farthest and ours <= _TIMES_ROUNDING * theirs
 
+    def is_close(self, exact: Tensors) -> bool:
+        """Whether single elements might account for all of the difference."""
+        true = exact[self.index]
+        return true is not None and _distance(self.got, true) <= _MOST_OF_A_KINK * float(true.norm())
+
     def is_result_of(self, run: Tensors) -> bool:
         """Whether this is what arguments that are rounded otherwise give."""
         other = run[self.index]
@@ -116,6 +122,9 @@ def _excuse(what: str, suspects: Sequence[_Suspect], runs: Iterator[Tensors], *,
     """
     measured = list(itertools.islice(runs, 1 + _MEASURED))
     left = [suspect for suspect in suspects if not suspect.is_rounding(measured, may_cancel=may_cancel)]
+    far = [suspect for suspect in left if not any(map(suspect.is_close, measured[:1]))]
+    if far:
+        raise far[0].error(what)
     others = itertools.chain(measured[1:], runs)
     while left:
         run = next(others, None)
