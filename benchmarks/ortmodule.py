@@ -195,7 +195,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--quick", action="store_true", help="few and short rounds, to see that it works")
     parser.add_argument("--alone", choices=SIDES, help=argparse.SUPPRESS)
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
+    parser.add_argument(
+        "--out", type=Path, help="folder for the table; by default that of results, if it has all cases"
+    )
     # `make bench` gives the options of all benchmarks to each; these have values, which are no cases.
     parser.add_argument("--only", help=argparse.SUPPRESS)
     parser.add_argument("--peers", help=argparse.SUPPRESS)
@@ -229,8 +231,10 @@ def main() -> None:
             flush=True,
         )
     text = "\n".join([page(rows, options.threads), *problems])
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / f"{datetime.date.today().isoformat()}-ortmodule.md").write_text(text)
+    out = options.out or (None if options.cases or options.quick else ROOT / "benchmarks" / "results")
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / f"{datetime.date.today().isoformat()}-ortmodule.md").write_text(text)
     print(text)
 
 

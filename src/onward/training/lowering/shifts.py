@@ -12,7 +12,7 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from onward.autodiff.rules.window import Window
+from onward.autodiff.rules.window import Window, known_sizes
 from onward.graph.builder import Builder
 from onward.graph.shapes import static_shape
 
@@ -22,12 +22,11 @@ class Shifts:
 
     def __init__(self, w: ir.Value, window: Window, sizes: list[int], counts: list[int]) -> None:
         self.outputs, self.channels, self.rows, self.columns = static_shape(w) or ()
-        self.window, (self.height, self.width), self.counts = window, sizes, counts
+        self.window, self.height, self.counts = window, sizes[0], counts
         # Row j of the filter meets dy moved by this much, from the last row to the first.
         self.above = (self.rows - 1) * window.dilations[0] - window.before[0]
         self.below = self.height - counts[0] - self.above + (self.rows - 1) * window.dilations[0]
-        reached = (counts[1] - 1) * window.strides[1] + (self.columns - 1) * window.dilations[1] + 1
-        self.right = reached - window.before[1] - self.width
+        _, self.right = known_sizes(window.beyond(sizes, counts)) or (0, 0)
 
     @classmethod
     def of(
