@@ -63,11 +63,13 @@ def _first_of(*lowerings: Replacement) -> Replacement:
 
 
 _LOWERINGS: dict[str, Replacement] = {
+    "AveragePool": pooling.mean,
     "SoftmaxCrossEntropyLoss": losses.softmax_cross_entropy,
     "Where": softmax.zeros_for_nan,
 }
 # Of nodes that we have written ourselves.
 _BACKWARD_LOWERINGS: dict[str, Replacement] = {
+    "AveragePool": pooling.mean,
     "Add": _first_of(slices.tiles, scattering.scattered_term),
     "ReduceSum": reductions.sum_of_rows,
     "ScatterElements": pooling.scattered_maximum,
