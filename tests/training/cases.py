@@ -442,6 +442,71 @@ def _losses() -> Iterator[Case]:
     )
 
 
+def _recurrences() -> Iterator[Case]:
+    """Recurrent layers as torch's exporters write them, and others that look like it; three steps, batches of two."""
+    x, two = {"x": (3, 2, 4)}, "int64[1] one = {1}, int64[1] five = {5}"
+    last = "int64 last = {-1}, int64 third = {2}, int64 first = {0}, int64[1] one = {1}, int64[3] merged = {3, -1, 5}"
+    for kind, gates in {"RNN": 1, "GRU": 3, "LSTM": 4}.items():
+        weights = {"w": (1, 5 * gates, 4), "r": (1, 5 * gates, 5)}
+        for name, index, direction in (
+            ("last", "last", "forward"),
+            ("third", "third", "forward"),
+            ("last, reverse", "last", "reverse"),
+            ("first", "first", "forward"),
+            ("first, reverse", "first", "reverse"),
+        ):
+            layer = f'h = {kind}<hidden_size=5, direction="{direction}">(x, w, r)'
+            taken = f"{layer} s = Squeeze(h, one) t = Transpose<perm=[1,0,2]>(s) y = Gather<axis=1>(t, {index})"
+            yield Case(f"{kind}, {name} state", taken, x, weights, settings=last)
+    weights = {"w": (1, 20, 4), "r": (1, 20, 5)}
+    layer = "h = LSTM<hidden_size=5>(x, w, r)"
+    plain = f"{layer} y = Gather<axis=0>(h, last)"
+    yield Case("last state of all axes", plain, x, weights, settings=last)
+    merged = f"{layer} t = Transpose<perm=[0,2,1,3]>(h) s = Reshape(t, merged) y = Gather<axis=0>(s, last)"
+    yield Case("last state of merged axes", merged, x, weights, settings=last)
+    other = f"{layer} y = Gather<axis=2>(h, last)"
+    yield Case("last sequence", other, x, weights, settings=last)
+    lengths = "h = LSTM<hidden_size=5>(x, w, r, , n) y = Gather<axis=0>(h, last)"
+    given = f"{last}, int32[2] n = {{3, 1}}"
+    yield Case("last step of sequences of other lengths", lengths, x, weights, settings=given)
+    for index in ("last", "first"):
+        both = f'h = LSTM<hidden_size=5, direction="bidirectional">(x, w, r) y = Gather<axis=0>(h, {index})'
+        yield Case(f"{index} step of two directions", both, x, {"w": (2, 20, 4), "r": (2, 20, 5)}, settings=last)
+    for name, number in {"zero": "0.0", "other": "0.5"}.items():
+        states = """m = Shape<start=1, end=2>(x) f = Concat<axis=0>(one, m, five) z = Expand(fill, f)
+            h, l = LSTM<hidden_size=5>(x, w, r, , , z, z) y = Mul(h, h)"""
+        fill = f"number fill = {{{number}}}, {two}"
+        yield Case(f"{name} first states", states, x, weights, output="y l", settings=fill)
+    trained = "h = LSTM<hidden_size=5>(x, w, r, , , f, c) y = Mul(h, h)"
+    yield Case("trained first states", trained, x, weights | {"f": (1, 2, 5), "c": (1, 2, 5)}, layouts=("static",))
+
+
+def _pieces() -> Iterator[Case]:
+    """Slices of one tensor, put together again."""
+    settings = "int64[1] a = {0}, int64[1] b = {2}, int64[1] c = {-2}, int64[1] d = {9}, int64[1] axis = {1}"
+    middle = "p = Slice(w, a, b, axis) q = Slice(w, b, c, axis) r = Slice(w, c, d, axis)"
+    for name, pieces in {
+        "in another order": "r, p, q",
+        "in order": "p, q, r",
+        "one twice": "p, q, q, r",
+        "one left out": "r, p",
+    }.items():
+        text = f"{middle} g = Concat<axis=1>({pieces}) h = Transpose<perm=[1,0]>(g) y = MatMul(h, x)"
+        yield Case(f"pieces, {name}", text, {"x": (3, 2)}, {"w": (3, 6)}, settings=settings)
+    beside = f"{middle} g = Concat<axis=0>(r, p, q) y = MatMul(g, x)"
+    yield Case("pieces along another axis", beside, {"x": (2, 2)}, {"w": (3, 6)}, settings=settings)
+    of_two = "p = Slice(w, a, b, axis) r = Slice(v, b, d, axis) g = Concat<axis=1>(r, p) y = MatMul(x, g)"
+    yield Case("pieces of two", of_two, {"x": (2, 3)}, {"w": (3, 6), "v": (3, 6)}, settings=settings)
+
+
+def _numbers() -> Iterator[Case]:
+    """Parameters that rules would ask for their values, if these did not change."""
+    x = {"x": (2, 3)}
+    yield Case("a trained exponent", "e = Exp(x) y = Pow(e, p)", x, {"p": ()})
+    yield Case("trained bounds", "l = Neg(w) y = Clip(x, l, w)", x, {"w": ()})
+    yield Case("a trained bound", "y = Clip(x, low)", x, {"low": ()})
+
+
 CASES = {
     case.name: case
     for family in (
@@ -456,6 +521,9 @@ CASES = {
         _views,
         _attentions,
         _losses,
+        _recurrences,
+        _pieces,
+        _numbers,
     )
     for case in family()
 }

@@ -15,6 +15,7 @@ from onward.autodiff.registry import custom_operators
 from onward.autodiff.sweep import backpropagate
 from onward.errors import NotDifferentiableError, OnwardError, UnknownNameError
 from onward.graph.builder import Builder
+from onward.graph.changing import changing
 from onward.graph.finish import finish, make_way, publish, to_input
 from onward.graph.naming import free_name, listed, quoted
 from onward.graph.nodes import all_values, outer_values
@@ -79,7 +80,8 @@ def gradients_of(op: Builder, seeds: Mapping[ir.Value, ir.Value], names: Sequenc
     """Emit the backward pass; the gradient of each named value, zeros where it does not influence the outputs."""
     values = {value.name: value for value in all_values(op.graph)}
     targets = [values[name] for name in names]
-    cotangents = backpropagate(op, op.graph, seeds, targets)
+    with changing(op.graph, names):
+        cotangents = backpropagate(op, op.graph, seeds, targets)
     with op.scope("grad"):
         pairs = zip(targets, cotangents, strict=True)
         return {target: op.zeros_like(target) if dx is None else dx for target, dx in pairs}

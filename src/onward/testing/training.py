@@ -3,6 +3,7 @@
 A training graph is more than its rules: nodes get other forms before they are differentiated, and others afterwards
 (`onward.training`). ``check_training(model, feeds, wrt=["x", "w"])`` puts a loss on top of any model, makes parameters
 of what is named, and compares all ways to train (separate graphs, the single step, two phases) with the plain gradient.
+Graphs are built while all parameters are zero and run with other values: a form that believes in the first ones fails.
 """
 
 from __future__ import annotations
@@ -93,7 +94,8 @@ def by_gradient(subject: Subject) -> Feeds:
 
 def by_split(subject: Subject) -> Feeds:
     """The same by the training graph of `onward.artifacts`: gradients replace what is in their buffers."""
-    made = split(subject.model, trainable=_reached(subject)).training
+    reached = _reached(subject)
+    made = split(_untrained(subject, reached), trainable=reached).training
     signature = _signature(made)
     results = run_on_runtime(made, _first_feeds(made, subject))
     for name in signature.output_names(Role.GRADIENT):
@@ -108,7 +110,7 @@ def by_step(subject: Subject) -> Feeds:
         return {}  # a step trains something
     recipe = optim.sgd(1.0, momentum=0.5)
     (slot,) = recipe.slots
-    forward = prepare(subject.model, keep=custom_operators())
+    forward = prepare(_untrained(subject, reached), keep=custom_operators())
     made = step_model(forward, None, recipe, trainable=reached)
     results = run_on_runtime(made, _first_feeds(made, subject))
     for parameter in reached:
@@ -118,7 +120,8 @@ def by_step(subject: Subject) -> Feeds:
 
 def by_phases(subject: Subject) -> Feeds:
     """The same by a forward graph, and a backward graph that takes what that one keeps."""
-    made = phases(subject.model, trainable=list(subject.parameters.values()), outputs=[_LOSS])
+    parameters = list(subject.parameters.values())
+    made = phases(_untrained(subject, parameters), trainable=parameters, outputs=[_LOSS])
     results = run_on_runtime(made.forward, _first_feeds(made.forward, subject))
     given = {seed: np.ones_like(results[output]) for output, seed in made.info.output_gradients.items()}
     kept = {name: results.pop(name) if name not in made.info.outputs else results[name] for name in made.info.kept}
@@ -132,6 +135,17 @@ def by_step_for_webgpu(subject: Subject) -> Feeds:
 
 
 PATHS = (by_split, by_step, by_phases)
+
+
+def _untrained(subject: Subject, parameters: Collection[str]) -> onnx.ModelProto:
+    """The model before its parameters got their values: zeros, which nothing may be concluded from."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(subject.model)
+    sizes = {name for node in copy.graph.node if node.op_type in ("Resize", "Upsample") for name in node.input[1:]}
+    for tensor in copy.graph.initializer:
+        if tensor.name in parameters and tensor.name not in sizes:
+            tensor.CopyFrom(numpy_helper.from_array(np.zeros_like(numpy_helper.to_array(tensor)), tensor.name))
+    return copy
 
 
 def _first_feeds(made: onnx.ModelProto, subject: Subject) -> Feeds:

@@ -19,6 +19,7 @@ from onward.autodiff.registry import custom_operators
 from onward.errors import OnwardError
 from onward.graph import provenance
 from onward.graph.builder import Builder
+from onward.graph.changing import changing
 from onward.graph.finish import finish, fix_defaults, make_way, publish, to_input
 from onward.graph.prepare import ModelLike, load, prepare
 from onward.graph.proto import drop_map_outputs
@@ -130,7 +131,8 @@ def _split(forward: ir.Model, names: list[str], frozen: set[str], targets: set[s
     loss = graph.outputs[0]
     assert loss.dtype is not None
     statistics = update_running_statistics(op)
-    choose_forms(model, op, names)
+    with changing(graph, frozen):  # owners of a checkpoint may replace them
+        choose_forms(model, op, names)
     nodes = set(graph)
 
     seed = op.constant(np.ones(static_shape(loss) or ()), loss.dtype)
@@ -141,14 +143,15 @@ def _split(forward: ir.Model, names: list[str], frozen: set[str], targets: set[s
         with op:
             seed = op.cast(weight, loss.dtype)
     wanted = [*(name for name in users if name in names), *parameters]
-    with faster_rules():
+    with faster_rules(), changing(graph, frozen):
         gradients = gradients_of(op, {loss: seed}, wanted) if wanted else {}
     for name in parameters:
         to_input(graph.initializers[name])
     _make_way(op, wanted)
     for name, gradient in zip(wanted, gradients.values(), strict=True):
         publish(gradient, f"{name}{GRADIENT}", graph)
-    lower(op, nodes)
+    with changing(graph, frozen):
+        lower(op, nodes)
     _accumulate(op, list(gradients))
     for value in [value for value in graph.inputs if value.name in scalars]:  # the inputs of the original come first
         graph.inputs.remove(value)

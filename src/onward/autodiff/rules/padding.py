@@ -44,6 +44,12 @@ def slice_(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
     return [embed(op, _spread(op, dy, y, {axis: abs(step) for axis, step in step_of.items()}), x, spans)]
 
 
+def takes_all(node: ir.Node) -> bool:
+    """Whether a Slice says of every axis that it names that it takes all of it."""
+    starts = integers(node, 1, "starts")
+    return isinstance(starts, tuple) and all(_is_whole(node, index) for index in range(len(starts)))
+
+
 def _is_whole(node: ir.Node, index: int) -> bool:
     """Whether a Slice says of an axis that it takes all of it, as programs do for the axes that they do not cut."""
     starts, ends, steps = (integers(node, place, name) for place, name in ((1, "starts"), (2, "ends"), (4, "steps")))

@@ -12,21 +12,24 @@ import onnx_ir as ir
 
 from onward.autodiff.sweep import differentiable_path
 from onward.graph.builder import Builder
+from onward.graph.changing import changing
 from onward.graph.inference import infer_shapes
 from onward.graph.propagation import name_sizes
 from onward.graph.replacement import Replacement, replace_node
-from onward.training.forms.bias import drop_zero_biases
 from onward.training.forms.channels import put_channels_first
 from onward.training.forms.depthwise import depthwise_convolution
 from onward.training.forms.features import put_features_first
+from onward.training.forms.pieces import rearranged
 from onward.training.forms.pooling import maximum
 from onward.training.forms.selection import select_before_moving
 from onward.training.forms.statistics import batch_normalization
 from onward.training.forms.types import say_types
 from onward.training.forms.views import leading_to_doubt, scaled_before_turning, view
+from onward.training.forms.zeros import drop_zeros
 
 _FORMS: dict[str, Replacement] = {
     "BatchNormalization": batch_normalization,
+    "Concat": rearranged,
     "Conv": depthwise_convolution,
     "Gather": select_before_moving,
     "MaxPool": maximum,
@@ -44,14 +47,19 @@ def choose_forms(
 
     By default, that is the loss, its first output.
     """
+    with changing(model.graph, trainable):
+        _choose(model, op, trainable, outputs)
+
+
+def _choose(model: ir.Model, op: Builder, trainable: Collection[str], outputs: Sequence[ir.Value] | None) -> None:
     graph = model.graph
     say_types(graph)
     name_sizes(graph)  # where sizes have names, gradients need not find out what was broadcast
     # Outputs by place: a node that is replaced is not the producer of its output any more.
     places = [0] if outputs is None else [index for index, value in enumerate(graph.outputs) if value in outputs]
-    values = [value for value in (*graph.inputs, *graph.initializers.values()) if value.name in trainable]
+    values = [value for value in {*graph.inputs, *graph.initializers.values()} if value.name in trainable]
     path, carrying = differentiable_path(graph, values, [graph.outputs[index] for index in places])
-    drop_zero_biases(graph, carrying)
+    drop_zeros(graph)
     for arrange in (put_channels_first, put_features_first):
         if arrange(op, path, carrying):
             infer_shapes(model)
