@@ -185,7 +185,9 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[int], tuple[Any, ...]]
         lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.InstanceNorm2d(4, affine=True), nn.Hardswish()), x(2, 6, 6)
     ),
     "instance norm with running statistics": (
-        lambda: nn.Sequential(nn.Conv1d(2, 4, 3, bias=False), nn.InstanceNorm1d(4, track_running_stats=True)),
+        lambda: nn.Sequential(
+            nn.Conv1d(2, 4, 3, bias=False), nn.InstanceNorm1d(4, track_running_stats=True), nn.Hardswish()
+        ),
         lambda rows: (torch.randn(rows, 2, 4 + rows),),
     ),
     "alpha dropout": (
