@@ -44,9 +44,9 @@ def pow_(op: Builder, node: ir.Node, dy: ir.Value) -> Row:
         da = _power_cotangent(op, dy, a, float(known.reshape(())))
     else:
         exponent = op.cast(b, a.dtype)
-        # Where the exponent is 0 the slope is 0, also at a = 0, where a^(-1) would be infinite.
-        lowered = op.Where(op.cast(exponent, ir.DataType.BOOL), exponent - 1, 0)
-        da = dy * (exponent * op.Pow(a, lowered))
+        # Where the exponent is 0 the slope is 0, also at a = 0, where a^(-1) is infinite.
+        either = op.Or(op.cast(a, ir.DataType.BOOL), op.cast(exponent, ir.DataType.BOOL))
+        da = dy * (exponent * op.Pow(op.Where(either, a, 1), exponent - 1))
     if not is_floating(b):
         return [da, None]
     log = op.Log(op.Where(op.cast(a, ir.DataType.BOOL), a, 1))
