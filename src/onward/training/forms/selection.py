@@ -105,6 +105,8 @@ def _view(x: ir.Value) -> _View:
 
 def _same_axes(before: Sequence[Dim], after: Sequence[Dim]) -> list[int | None]:
     """The axis that each one after a Reshape was before it, if that only adds and removes axes of size 1; else none."""
+    if sum(not isinstance(size, int) for size in after) > 1:
+        return []  # equal names need not be equal sizes; a single one follows from the others
     order: list[int | None] = []
     rest = list(enumerate(before))
     for size in after:
