@@ -54,8 +54,20 @@ class Lstm(nn.Module):
         return self.head(self.lstm(self.words(x))[0][:, -1])
 
 
+class Siamese(nn.Module):
+    """One normalisation for the picture and for what was made of it: its running statistics change twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.head = nn.Conv2d(2, 2, 3, padding=1), nn.BatchNorm2d(2), nn.Linear(2 * 64, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(torch.tanh(self.conv(self.norm(x)))).flatten(1))
+
+
 CASES = {
     "cnn": (Cnn, pictures, 5),
+    "siamese": (Siamese, pictures, 5),
     "bert": (Bert, tokens, 11),
     "tied bert": (lambda: Bert(layers=1, tied=True), tokens, 11),
     "lstm": (Lstm, tokens, 11),
@@ -79,6 +91,8 @@ SAMPLE = {
     ("bert", "dynamo", OneFile),
     ("tied bert", "legacy", Split),
     ("lstm", "legacy", OneFile),
+    ("siamese", "dynamo", OneFile),
+    ("siamese", "legacy", Split),
 }
 
 

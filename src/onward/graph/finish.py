@@ -17,6 +17,7 @@ from onward.graph.parameters import forget_constant_nodes
 from onward.graph.promise import check_promises
 from onward.graph.propagation import name_sizes
 from onward.graph.proto import to_proto
+from onward.graph.statistics import own_statistics
 from onward.graph.vectors import turn_products
 
 # Protobuf cannot serialize more; larger models keep their weights in external files.
@@ -29,6 +30,7 @@ def finish(model: ir.Model) -> onnx.ModelProto:
     infer_shapes(model)
     if turn_products(model):
         remove_unused(model)
+    own_statistics(model)
     check_promises(model.graph)
     name_sizes(model.graph)
     forget_constant_nodes(model)

@@ -17,15 +17,29 @@ Replacement = Callable[[Builder, ir.Node], "Sequence[ir.Value] | None"]
 @contextlib.contextmanager
 def emitting_before(op: Builder, node: ir.Node) -> Iterator[None]:
     """Put what is emitted inside before a node, and name it after that."""
-    graph = op.graph
+    with _emitting(op, node) as emitted:
+        yield
+    op.graph.insert_before(node, emitted)
+
+
+@contextlib.contextmanager
+def emitting_after(op: Builder, node: ir.Node) -> Iterator[None]:
+    """Put what is emitted inside behind a node, and name it after that."""
+    with _emitting(op, node) as emitted:
+        yield
+    op.graph.insert_after(node, emitted)
+
+
+@contextlib.contextmanager
+def _emitting(op: Builder, node: ir.Node) -> Iterator[list[ir.Node]]:
+    """Take what is emitted inside from the end of the graph; it is in the list afterwards."""
+    graph, emitted = op.graph, list[ir.Node]()
     last = graph[-1]
     with op, op.scope(node.name or node.op_type):
-        yield
-    emitted = []
+        yield emitted
     while graph[-1] is not last:
-        emitted.append(graph[-1])
+        emitted.insert(0, graph[-1])
         graph.remove(graph[-1])
-    graph.insert_before(node, emitted[::-1])
 
 
 def replace_node(op: Builder, node: ir.Node, replacement: Replacement) -> bool:

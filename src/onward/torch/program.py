@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.graph.nodes import all_values
-from onward.graph.provenance.program import Operation, operations_of
+from onward.graph.provenance.program import Operation, operations_of, stored
 from onward.graph.provenance.record import OPERATION
 from onward.graph.shapes import is_floating
 from onward.torch.inputs import Inputs
@@ -137,12 +137,7 @@ def write_training_mode(model: ir.Model) -> None:
     for operation in operations_of(model):
         for node in operation.nodes:
             if node.op_type == "BatchNormalization" and operation.normalizes_by_the_batch and operation.is_frozen:
-                node.attributes["training_mode"] = ir.AttrInt64("training_mode", 1)
-                node.resize_outputs(3)
-                for statistic, output in zip(node.inputs[3:5], node.outputs[1:], strict=True):
-                    assert statistic is not None
-                    output.name = f"{node.name or node.outputs[0].name}/{statistic.name}"
-                    output.type, output.shape = statistic.type, statistic.shape
+                _normalize_by_the_batch(node)
             elif node.op_type == "Dropout" and len(node.inputs) < 3:
                 node.resize_inputs(3)
                 node.replace_input_with(2, _true(node))
@@ -150,6 +145,18 @@ def write_training_mode(model: ir.Model) -> None:
                 _mask_with_infinity(node)
             elif node.op_type == "Softmax" and "scaled_dot_product_attention" in operation.record:
                 _zero_masked_rows(node, operation)
+
+
+def _normalize_by_the_batch(node: ir.Node) -> None:
+    node.attributes["training_mode"] = ir.AttrInt64("training_mode", 1)
+    node.resize_outputs(3)
+    for index in (3, 4):
+        read, output = node.inputs[index], node.outputs[index - 2]
+        assert read is not None
+        statistic = stored(read)
+        node.replace_input_with(index, statistic)
+        output.name = f"{node.name or node.outputs[0].name}/{statistic.name}"
+        output.type, output.shape = statistic.type, statistic.shape
 
 
 def _mask_with_infinity(node: ir.Node) -> None:

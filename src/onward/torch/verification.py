@@ -12,9 +12,11 @@ import onnx_ir as ir
 from onward.autodiff.gradient import gradient
 from onward.errors import ExporterWarning, InvalidModelError, OnwardError
 from onward.graph.finish import LARGEST_PROTO
+from onward.graph.statistics import own_statistics
 from onward.runtime.session import open_session
 from onward.torch.inputs import Inputs
-from onward.training.modes import switch_to_evaluation
+from onward.torch.mode import preserved, training_mode
+from onward.training.modes import switch_to_evaluation, trains_batch_statistics
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -24,30 +26,50 @@ _TOLERANCE = 1e-2
 
 
 def verify(model: ir.Model, module: nn.Module, inputs: Inputs) -> None:
-    """Run both in evaluation mode, on twice the batch, so that a size that was fixed shows."""
+    """Run both on twice the batch, so that a size that was fixed shows.
+
+    In training mode too, where layers normalise by the batch, unless something is dropped at random.
+    """
     import torch
-    from torch.utils import _pytree as pytree
 
     if torch.bfloat16 in {tensor.dtype for tensor in (*inputs.tensors, *module.parameters(), *module.buffers())}:
         return  # which numpy does not have, nor onnxruntime on most processors
-    evaluated = model.clone()
-    switch_to_evaluation(evaluated)
-    if sum(v.const_value.nbytes for v in evaluated.graph.initializers.values() if v.const_value) > LARGEST_PROTO:
+    if sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value) > LARGEST_PROTO:
         return  # onnxruntime would need it in files
     longer = inputs.repeated(2)
+    opset, nodes = model.opset_imports[""], list(model.graph.all_nodes())
+    if any(trains_batch_statistics(node, opset) for node in nodes) and all(n.op_type != "Dropout" for n in nodes):
+        trained = model.clone()
+        own_statistics(trained)
+        with preserved(module), training_mode(module):
+            _compare(trained, module, longer, " in training mode")
+    evaluated = model.clone()
+    switch_to_evaluation(evaluated)
     module.eval()
-    args, kwargs = longer.call
+    compared = _compare(evaluated, module, longer)
+    if compared is not None:
+        _verify_gradients(evaluated, module, *compared)
+
+
+def _compare(
+    model: ir.Model, module: nn.Module, inputs: Inputs, mode: str = ""
+) -> tuple[list[Tensor], dict[str, np.ndarray]] | None:
+    """Compare what both return, and return what the module does and what the model was given; None if it cannot run."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    args, kwargs = inputs.call
     with torch.enable_grad():
         leaves, _ = pytree.tree_flatten(module(*args, **kwargs))
     returned = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     expected = [leaf.detach().cpu().numpy() for leaf in returned]
     try:
-        session = open_session(ir.to_proto(evaluated).SerializeToString())
+        session = open_session(ir.to_proto(model).SerializeToString())
     except InvalidModelError as error:  # no kernel for a type, for instance
-        warnings.warn(f"the model was not compared with the module: {error}", ExporterWarning, stacklevel=3)
-        return
+        warnings.warn(f"the model was not compared with the module: {error}", ExporterWarning, stacklevel=4)
+        return None
     taken = {value.name for value in session.get_inputs()}
-    feeds = {n: x.detach().cpu().numpy() for n, x in zip(longer.names, longer.tensors, strict=True) if n in taken}
+    feeds = {n: x.detach().cpu().numpy() for n, x in zip(inputs.names, inputs.tensors, strict=True) if n in taken}
     try:
         results = session.run(None, feeds)
     except Exception as error:  # onnxruntime's exceptions have no common base but this
@@ -58,8 +80,8 @@ def verify(model: ir.Model, module: nn.Module, inputs: Inputs) -> None:
             raise OnwardError(_message(module, f"gives {name!r} the shape {list(got.shape)}, not {list(wanted.shape)}"))
         worst = np.abs(got.astype(np.float64) - wanted.astype(np.float64)).max(initial=0.0) / scale
         if not worst < _TOLERANCE and np.isfinite(wanted).all():
-            raise OnwardError(_message(module, f"differs in {name!r} by {worst:.1e} of the largest element"))
-    _verify_gradients(evaluated, module, returned, feeds)
+            raise OnwardError(_message(module, f"differs in {name!r} by {worst:.1e} of the largest element{mode}"))
+    return returned, feeds
 
 
 def _verify_gradients(

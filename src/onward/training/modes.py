@@ -9,7 +9,7 @@ from onward.graph.builder import Builder
 from onward.graph.finish import publish, to_input
 from onward.graph.nodes import attribute, input_at, is_used, take_over
 from onward.graph.opsets import NeedsOpsetError
-from onward.graph.replacement import emitting_before
+from onward.graph.replacement import emitting_after, emitting_before
 
 UPDATED = ".updated"  # what running statistics are called after the step
 # In the metadata of a BatchNormalization: its running variance averages unbiased ones, as torch does and the standard
@@ -75,7 +75,7 @@ def _unbiased(op: Builder, node: ir.Node, before: ir.Value, after: ir.Value) -> 
     assert x is not None
     with emitting_before(op, node):
         node.replace_input_with(4, before * 0)
-    with op:
+    with emitting_after(op, node):
         elements = op.Cast(op.Size(x) / op.Size(before), to=before.dtype)
         corrected = before * momentum + after * (elements / (elements - 1))
     corrected.shape = before.shape

@@ -61,9 +61,18 @@ class Operation:
         return any(
             node.op_type == "BatchNormalization"
             and not attribute(node, "training_mode", 0)
-            and any(value is not None and value.is_initializer() for value in node.inputs[3:5])
+            and any(value is not None and stored(value).is_initializer() for value in node.inputs[3:5])
             for node in self.nodes
         )
+
+
+def stored(statistic: ir.Value) -> ir.Value:
+    """The running statistic that a layer reads: where it is used again, the exporter writes copies of the old one."""
+    node = statistic.producer()
+    while node is not None and node.op_type == "Identity" and node.inputs[0] is not None:
+        statistic = node.inputs[0]
+        node = statistic.producer()
+    return statistic
 
 
 def is_recorded(model: ir.Model) -> bool:

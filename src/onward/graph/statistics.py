@@ -1,0 +1,39 @@
+"""Running statistics as onnxruntime must have them, to normalise by the batch."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onward.graph.builder import Builder
+from onward.graph.nodes import attribute
+from onward.graph.replacement import emitting_before
+
+
+def own_statistics(model: ir.Model) -> None:
+    """Give each BatchNormalization in training mode statistics that nobody else has, in place.
+
+    onnxruntime writes the new statistics where the old ones are, also if these are constants: then they change from run
+    to run. And of small equal constants it makes one, in a new layer of scale and variance, and of bias and mean: then
+    it computes with the new statistics as scale and bias.
+    """
+    for graph in model.graphs():
+        for node in [node for node in graph if _normalizes_by_the_batch(node)]:
+            op = Builder(graph, model.opset_imports[""])
+            for index in (3, 4):
+                statistic = node.inputs[index]
+                if statistic is not None and statistic.is_initializer() and not statistic.is_graph_input():
+                    with emitting_before(op, node):
+                        own = statistic + _zero(op, node, statistic)
+                    own.shape = statistic.shape
+                    node.replace_input_with(index, own)
+
+
+def _normalizes_by_the_batch(node: ir.Node) -> bool:
+    return node.op_type == "BatchNormalization" and node.domain == "" and attribute(node, "training_mode", 0) == 1
+
+
+def _zero(op: Builder, node: ir.Node, like: ir.Value) -> ir.Value:
+    """0 that follows from the data, whatever these are, so that onnxruntime does not compute with it beforehand."""
+    assert like.dtype is not None
+    first = op.cast(op.Slice(op.Reshape(node.inputs[0], [-1]), [0], [1], [0]), ir.DataType.FLOAT)
+    return op.ReduceSum(op.cast(op.Greater(first, first), like.dtype), keepdims=0)
