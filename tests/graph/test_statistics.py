@@ -54,4 +54,3 @@ def test_what_is_not_finite_stays_in_its_channel() -> None:
     x[0, 0, 0] = np.inf
     results = open_session(made.SerializeToString()).run(None, {"x": x, "y_grad": np.ones((4, 5, 2), np.float32)})
     assert np.isfinite(results[0][..., 1]).all()
-    assert made.graph.output[0].type.tensor_type.elem_type == TensorProto.FLOAT
