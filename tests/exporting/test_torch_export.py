@@ -345,6 +345,24 @@ def test_gradients_that_torch_stops_are_named(how, exporter):
     onward.torch.export(Stopped(""), torch.randn(4, 3), exporter=exporter)
 
 
+def test_buffers_that_a_module_changes_are_named():
+    module = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(3, 2)), nn.BatchNorm1d(2))
+    with pytest.warns(ExporterWarning, match=r"Sequential changes '0.*_u', '0.*_v' whenever"):
+        onward.torch.export(module, torch.randn(4, 3), exporter="dynamo")
+
+
+class Printing(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        print("hello")
+        return torch.linalg.qr(x)[0]
+
+
+def test_a_tracer_that_fails_prints_no_graphs(capsys):
+    with pytest.raises(OnwardError, match="torch cannot export Printing"):
+        onward.torch.export(Printing(), torch.randn(4, 3), exporter="legacy")
+    assert capsys.readouterr().out == "hello\n"
+
+
 def test_the_padding_of_an_embedding_is_named():
     module = nn.Sequential(nn.Embedding(5, 3, padding_idx=0), nn.Flatten(), nn.Linear(6, 2))
     with pytest.warns(ExporterWarning, match=r"'0\.weight' of Sequential"):

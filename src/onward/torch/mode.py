@@ -75,7 +75,7 @@ def exportable_dropout(module: nn.Module) -> Iterator[None]:
     replaced = [
         child
         for child in module.modules()
-        if isinstance(child, (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)) and child.training and child.p > 0
+        if isinstance(child, (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)) and child.training
     ]
     recurrent = [child for child in module.modules() if isinstance(child, nn.RNNBase) and drops_between_layers(child)]
     for child in replaced:

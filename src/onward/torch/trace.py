@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,18 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 _INNER = "module"
+_DUMP = "Torch IR graph at exception:"
+
+
+@contextlib.contextmanager
+def _without_graphs() -> Iterator[None]:
+    """Let programs print, but for torch's tracer: where it fails, hundreds of lines about what it had until then."""
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            yield
+    finally:
+        print(printed.getvalue().partition(_DUMP)[0], end="")  # what the module has said itself
 
 
 def export(module: nn.Module, inputs: Inputs, output_names: Sequence[str] | None, opset: int | None) -> ir.Model:
@@ -53,7 +67,7 @@ def trace(
             leaves, _ = pytree.tree_flatten(self.get_submodule(_INNER)(*args, **kwargs))
             return tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
 
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True) as caught:
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True) as caught, _without_graphs():
         warnings.simplefilter("always")
         file = Path(folder) / "model.onnx"
         torch.onnx.export(

@@ -16,7 +16,7 @@ from onward.graph.statistics import own_statistics
 from onward.runtime.session import open_session
 from onward.torch.inputs import Inputs
 from onward.torch.mode import preserved, training_mode
-from onward.training.modes import switch_to_evaluation, trains_batch_statistics
+from onward.training.modes import running_statistics, switch_to_evaluation, trains_batch_statistics
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -37,6 +37,7 @@ def verify(model: ir.Model, module: nn.Module, inputs: Inputs) -> None:
     if sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value) > LARGEST_PROTO:
         return  # onnxruntime would need it in files
     longer = inputs.repeated(2)
+    _warn_of_memory(model, module, longer)
     opset, nodes = model.opset_imports[""], list(model.graph.all_nodes())
     if any(trains_batch_statistics(node, opset) for node in nodes) and all(n.op_type != "Dropout" for n in nodes):
         trained = model.clone()
@@ -49,6 +50,33 @@ def verify(model: ir.Model, module: nn.Module, inputs: Inputs) -> None:
     compared = _compare(evaluated, module, longer)
     if compared is not None:
         _verify_gradients(evaluated, module, *compared)
+
+
+def _warn_of_memory(model: ir.Model, module: nn.Module, inputs: Inputs) -> None:
+    """Warn of buffers that the module changes when it trains, other than those that a model changes too."""
+    import torch
+
+    args, kwargs = inputs.call
+    with preserved(module), training_mode(module), torch.no_grad():
+        before = {name: buffer.clone() for name, buffer in module.named_buffers()}
+        module(*args, **kwargs)
+        changed = [name for name, now in module.named_buffers() if not _is_same(now, before.get(name))]
+    known = {value.name for value in running_statistics(model.graph, model.opset_imports[""])}
+    unknown = [name for name in changed if name not in known and name.rpartition(".")[2] != "num_batches_tracked"]
+    if unknown:
+        warnings.warn(
+            f"{type(module).__name__} changes {', '.join(map(repr, unknown))} whenever it is called in training mode, "
+            "which ONNX has no form for: in the model they stay as they are. ORTModule trains such modules as torch "
+            "does.",
+            ExporterWarning,
+            stacklevel=4,
+        )
+
+
+def _is_same(now: Tensor, before: Tensor | None) -> bool:
+    import torch
+
+    return before is not None and now.shape == before.shape and torch.equal(now.nan_to_num(), before.nan_to_num())
 
 
 def _compare(
