@@ -351,6 +351,33 @@ def test_buffers_that_a_module_changes_are_named():
         onward.torch.export(module, torch.randn(4, 3), exporter="dynamo")
 
 
+class Smoothed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores = nn.Linear(3, 4)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return functional.cross_entropy(self.scores(x), y, label_smoothing=0.2)
+
+
+@pytest.mark.parametrize(
+    ("module", "args"),
+    [
+        (Smoothed(), (torch.randn(4, 3), torch.tensor([0, 1, 2, 3]))),
+        (nn.Sequential(nn.EmbeddingBag(9, 4), nn.Linear(4, 2)), (torch.tensor([[0, 1], [2, 8], [5, 5]]),)),
+    ],
+    ids=["smoothed labels", "bags of embeddings"],
+)
+def test_what_exporters_write_wrongly_is_said_in_other_words(module, args):
+    """They leave smoothing out, and write loops over sequences: with one, onnxruntime ended the process."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ExporterWarning)
+        model = onward.torch.export(module, args, exporter="dynamo")  # compares
+    assert "Loop" not in {node.op_type for node in model.graph.node}
+    assert "forward" not in vars(module)
+    onward.gradient(model)
+
+
 class Printing(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         print("hello")

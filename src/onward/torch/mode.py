@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
@@ -51,6 +52,34 @@ def training_mode(module: nn.Module) -> Iterator[None]:
         module.train()
     with exportable_dropout(module):
         yield
+
+
+@contextlib.contextmanager
+def exportable_words(module: nn.Module) -> Iterator[None]:
+    """Functions that exporters write otherwise, or not at all, by other ones: see `Spelled`."""
+    import torch
+
+    from onward.torch.ortmodule.packed import packed_layers
+    from onward.torch.ortmodule.spelling import Spelled
+
+    if isinstance(module, torch.jit.ScriptModule):  # which are not followed, but have a graph already
+        yield
+        return
+    forward, given = module.forward, module.__dict__.get("forward")
+
+    @functools.wraps(forward)
+    def spelled(*args: Any, **kwargs: Any) -> Any:
+        with packed_layers(module), Spelled():
+            return forward(*args, **kwargs)
+
+    module.__dict__["forward"] = spelled
+    try:
+        yield
+    finally:
+        if given is None:
+            del module.__dict__["forward"]
+        else:
+            module.__dict__["forward"] = given
 
 
 @contextlib.contextmanager

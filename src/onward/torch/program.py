@@ -15,7 +15,7 @@ from onward.graph.provenance.program import Operation, operations_of, stored
 from onward.graph.provenance.record import OPERATION
 from onward.graph.shapes import is_floating
 from onward.torch.inputs import Inputs
-from onward.torch.mode import causal_masks_are_told
+from onward.torch.mode import causal_masks_are_told, exportable_words
 
 if TYPE_CHECKING:
     from torch import nn
@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 
 def export(module: nn.Module, inputs: Inputs, output_names: Sequence[str] | None, opset: int | None) -> ir.Model:
     """The module as it is, but for what `write_training_mode` mends."""
-    try:
-        model = _exported(module, inputs, output_names, opset, inputs.shapes())
-    except Exception as error:  # torch raises what it likes
-        if not _depend_on_each_other(error):
-            raise
-        model = _exported(module, inputs, output_names, opset, inputs.shapes(named=False))
+    with exportable_words(module):
+        try:
+            model = _exported(module, inputs, output_names, opset, inputs.shapes())
+        except Exception as error:  # torch raises what it likes
+            if not _depend_on_each_other(error):
+                raise
+            model = _exported(module, inputs, output_names, opset, inputs.shapes(named=False))
     write_training_mode(model)
     _name_axes(model, inputs)
     return model

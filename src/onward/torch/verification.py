@@ -58,9 +58,13 @@ def _warn_of_memory(model: ir.Model, module: nn.Module, inputs: Inputs) -> None:
 
     args, kwargs = inputs.call
     with preserved(module), training_mode(module), torch.no_grad():
-        before = {name: buffer.clone() for name, buffer in module.named_buffers()}
+        # What is written need not be another number: estimates may have converged.
+        before = [(name, buffer, buffer._version) for name, buffer in module.named_buffers()]
         module(*args, **kwargs)
-        changed = [name for name, now in module.named_buffers() if not _is_same(now, before.get(name))]
+        now = dict(module.named_buffers())
+        changed = [
+            name for name, buffer, version in before if now.get(name) is not buffer or buffer._version != version
+        ]
     known = {value.name for value in running_statistics(model.graph, model.opset_imports[""])}
     unknown = [name for name in changed if name not in known and name.rpartition(".")[2] != "num_batches_tracked"]
     if unknown:
@@ -71,12 +75,6 @@ def _warn_of_memory(model: ir.Model, module: nn.Module, inputs: Inputs) -> None:
             ExporterWarning,
             stacklevel=4,
         )
-
-
-def _is_same(now: Tensor, before: Tensor | None) -> bool:
-    import torch
-
-    return before is not None and now.shape == before.shape and torch.equal(now.nan_to_num(), before.nan_to_num())
 
 
 def _compare(
