@@ -25,6 +25,9 @@ _MOST_PLACES = 9
 # But what it reads is little if there are far fewer channels than outputs, as in first layers (5 x 5, 3 channels, 32
 # outputs: 2 times faster with two threads; 4 channels, 16 outputs: as fast).
 _MOST_PLACES_OF_FEW, _FEW = 25, 5
+# One product for all samples is faster where each has few windows (16: up to 1.6 times; 25 to 64: 0.4 to 1.0 times).
+# And one for each writes this many times more than it reads, at most.
+_FEW_WINDOWS, _MOST_WRITTEN = 16, 4
 
 
 class _Convolution(NamedTuple):
@@ -191,7 +194,7 @@ def _by_matrix_product(op: Builder, x: ir.Value, dy: ir.Value, convolution: _Con
     outputs, channels, *kernel = static_shape(w) or ()
     places, swapped = math.prod(kernel), [1, 0, *axes]
     # One product for each sample writes [N, O, (c, j)]; one product for all transposes [N, (j, c), windows] first.
-    if group == 1 and counts is not None and math.prod(counts) <= outputs:
+    if group == 1 and counts is not None and _is_faster_for_all(math.prod(counts), outputs):
         reads = _reads(op, op.Transpose(x, perm=swapped), convolution)
         left = op.Reshape(op.Transpose(dy, perm=swapped), [outputs, -1])
         product = op.Gemm(left, op.Reshape(_joined(op, reads, 0), [places * channels, -1]), transB=1)
@@ -207,6 +210,10 @@ def _by_matrix_product(op: Builder, x: ir.Value, dy: ir.Value, convolution: _Con
         left = op.Reshape(dy, [0, *groups, outputs // group, windows])
         product = op.ReduceSum(op.MatMul(left, right), [0], keepdims=0)
     return op.reshape_like(product, w)
+
+
+def _is_faster_for_all(windows: int, outputs: int) -> bool:
+    return windows <= outputs and (windows <= _FEW_WINDOWS or outputs > _MOST_WRITTEN * windows)
 
 
 def _windows(op: Builder, x: ir.Value, convolution: _Convolution, channels: int) -> ir.Value:
