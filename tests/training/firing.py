@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from onward.training import forms, lowering
@@ -30,6 +31,12 @@ def _returns_nothing(node: ast.FunctionDef) -> bool:
     return isinstance(node.returns, ast.Constant) and node.returns.value is None
 
 
+@functools.cache  # it is asked at every return of anything
+def _name_of(code: CodeType) -> str | None:
+    file = Path(code.co_filename)
+    return f"{file.parent.name}/{file.stem}.{code.co_name}" if file.parent in FOLDERS else None
+
+
 @contextlib.contextmanager
 def fired() -> Iterator[set[str]]:
     """The functions that, while training graphs are made inside, return anything but None or False."""
@@ -37,9 +44,9 @@ def fired() -> Iterator[set[str]]:
 
     def watch(frame: FrameType, event: str, result: Any) -> None:
         if event == "return" and result is not None and result is not False:
-            file = Path(frame.f_code.co_filename)
-            if file.parent in FOLDERS:
-                found.add(f"{file.parent.name}/{file.stem}.{frame.f_code.co_name}")
+            name = _name_of(frame.f_code)
+            if name is not None:
+                found.add(name)
 
     before = sys.getprofile()
     sys.setprofile(watch)
