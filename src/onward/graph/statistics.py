@@ -17,7 +17,7 @@ def own_statistics(model: ir.Model) -> None:
     it computes with the new statistics as scale and bias.
     """
     for graph in model.graphs():
-        for node in [node for node in graph if _normalizes_by_the_batch(node)]:
+        for node in [node for node in graph if normalizes_by_the_batch(node)]:
             op = Builder(graph, model.opset_imports[""])
             for index in (3, 4):
                 statistic = node.inputs[index]
@@ -28,7 +28,8 @@ def own_statistics(model: ir.Model) -> None:
                     node.replace_input_with(index, own)
 
 
-def _normalizes_by_the_batch(node: ir.Node) -> bool:
+def normalizes_by_the_batch(node: ir.Node) -> bool:
+    """Whether a BatchNormalization, since opset 14, is in training mode."""
     return node.op_type == "BatchNormalization" and node.domain == "" and attribute(node, "training_mode", 0) == 1
 
 

@@ -10,6 +10,7 @@ from onward.graph.finish import publish, to_input
 from onward.graph.nodes import attribute, input_at, is_used, take_over
 from onward.graph.opsets import NeedsOpsetError
 from onward.graph.replacement import emitting_after, emitting_before
+from onward.graph.statistics import normalizes_by_the_batch
 
 UPDATED = ".updated"  # what running statistics are called after the step
 # In the metadata of a BatchNormalization: its running variance averages unbiased ones, as torch does and the standard
@@ -23,7 +24,7 @@ def trains_batch_statistics(node: ir.Node, opset: int) -> bool:
         return False
     if opset < 14:
         return len(node.outputs) > 1  # then, the number of outputs said so
-    return bool(attribute(node, "training_mode", 0))
+    return normalizes_by_the_batch(node)
 
 
 def running_statistics(graph: ir.Graph, opset: int) -> set[ir.Value]:

@@ -57,7 +57,7 @@ def _choose(model: ir.Model, op: Builder, trainable: Collection[str], outputs: S
     name_sizes(graph)  # where sizes have names, gradients need not find out what was broadcast
     # Outputs by place: a node that is replaced is not the producer of its output any more.
     places = [0] if outputs is None else [index for index, value in enumerate(graph.outputs) if value in outputs]
-    values = [value for value in {*graph.inputs, *graph.initializers.values()} if value.name in trainable]
+    values = [value for value in (*graph.inputs, *graph.initializers.values()) if value.name in trainable]
     path, carrying = differentiable_path(graph, values, [graph.outputs[index] for index in places])
     drop_zeros(graph)
     for arrange in (put_channels_first, put_features_first):

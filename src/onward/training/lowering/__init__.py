@@ -69,7 +69,6 @@ _LOWERINGS: dict[str, Replacement] = {
 }
 # Of nodes that we have written ourselves.
 _BACKWARD_LOWERINGS: dict[str, Replacement] = {
-    "AveragePool": pooling.mean,
     "Add": _first_of(slices.tiles, scattering.scattered_term),
     "ReduceSum": reductions.sum_of_rows,
     "ScatterElements": pooling.scattered_maximum,
