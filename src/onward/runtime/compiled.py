@@ -6,17 +6,14 @@ from the same graph and gives the same bits: LLVM neither reorders nor contracts
 
 from __future__ import annotations
 
-import ctypes
-import functools
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from onward.plan import UPDATED
-from onward.runtime import wire
+from onward.runtime import llvm, wire
 
 # Operators on elements and scalars in LLVM's language: {o} is the result, {0} to {2} are operands, {T} is their type.
 # Those that are missing here, such as powers, have results that depend on the library that computes them.
@@ -54,21 +51,7 @@ _INSTRUCTIONS = {
 # Element types: LLVM's name, the suffix of its functions, the number in onnx.TensorProto.DataType.
 _TYPES = {np.dtype(np.float32): ("float", "f32", 1), np.dtype(np.float64): ("double", "f64", 11)}
 
-_FUNCTION = """
-define void @update(i64 %n, {arguments}) {{
-entry:
-    {scalars}
-    %some = icmp sgt i64 %n, 0
-    br i1 %some, label %loop, label %done
-loop:
-    %i = phi i64 [0, %entry], [%next, %loop]
-    {body}
-    %next = add nuw nsw i64 %i, 1
-    %more = icmp slt i64 %next, %n
-    br i1 %more, label %loop, label %done
-done:
-    ret void
-}}
+_FUNCTIONS = """
 declare {T} @llvm.fabs.{t}({T})
 declare {T} @llvm.sqrt.{t}({T})
 """
@@ -89,16 +72,7 @@ class Loop:
 
     def compiled(self) -> Callable[..., None]:
         """A function of a number of elements and the addresses of scalars and tensors; it runs without the GIL."""
-        return _compile(self.source, len(self.scalars) + len(self.tensors))[0]
-
-
-def is_available() -> bool:
-    """Whether there is something to compile with."""
-    try:
-        import llvmlite.binding
-    except ImportError:
-        return False
-    return hasattr(llvmlite.binding, "create_pass_builder")  # not in old releases
+        return llvm.compiled(self.source, "update", len(self.scalars) + len(self.tensors))
 
 
 def loop_of(model: wire.WireModel, dtype: np.dtype) -> Loop | None:
@@ -151,30 +125,7 @@ def _source(
         body.append(_INSTRUCTIONS[node.operator].format(*operands, o=local[node.outputs[0]], T=kind, t=suffix))
     body += [f"store {kind} {local[name]}, ptr {place[name.removesuffix(UPDATED)]}.i" for name in outputs]
     names = [*(f"%s{i}" for i in range(len(scalars))), *place.values()]
-    return _FUNCTION.format(
-        # The promise that no two overlap is what lets LLVM work on many elements at once.
-        arguments=", ".join(f"ptr noalias {name}" for name in names),
-        scalars="\n    ".join(loads),
-        body="\n    ".join(body),
-        T=kind,
-        t=suffix,
-    )
-
-
-@functools.lru_cache(maxsize=64)
-def _compile(source: str, pointers: int) -> tuple[Callable[..., None], Any]:
-    """A function, and the owner of its code."""
-    import llvmlite.binding as llvm
-
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    features = llvm.get_host_cpu_features().flatten()
-    target = llvm.Target.from_default_triple()
-    machine = target.create_target_machine(cpu=llvm.get_host_cpu_name(), features=features, opt=3)
-    module = llvm.parse_assembly(source)
-    passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
-    passes.getModulePassManager().run(module, passes)
-    engine = llvm.create_mcjit_compiler(module, machine)
-    engine.finalize_object()
-    kind = ctypes.CFUNCTYPE(None, ctypes.c_int64, *[ctypes.c_void_p] * pointers)
-    return kind(engine.get_function_address("update")), engine
+    # The promise that no two overlap is what lets LLVM work on many elements at once.
+    arguments = ", ".join(f"ptr noalias {name}" for name in names)
+    loop = llvm.loop("update", arguments, "\n    ".join(body), before="\n    ".join(loads))
+    return loop + _FUNCTIONS.format(T=kind, t=suffix)

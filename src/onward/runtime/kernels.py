@@ -17,7 +17,7 @@ import numpy as np
 import onnxruntime
 
 from onward.plan import COEFFICIENT, GRAD_SCALE, GRADIENT, PARAMETER, UPDATED, Kernel, UpdatePlan
-from onward.runtime import compiled, valueproto, wire
+from onward.runtime import compiled, llvm, valueproto, wire
 from onward.runtime.inplace import may_overwrite
 from onward.runtime.session import NUMPY_TYPES, open_session
 from onward.runtime.tensors import FlatTensors, value_of
@@ -161,7 +161,7 @@ class Binder:
     def _compiled(self, kernel: Kernel, model: wire.WireModel) -> list[Run]:
         """A run that computes what is the same for all elements, then loops over them; or nothing."""
         size = sum(math.prod(self._parameters.layout[name][0]) for name in kernel.parameters)
-        if not (self._plan.elementwise and self._on_host and size >= _WORTH_COMPILING and compiled.is_available()):
+        if not (self._plan.elementwise and self._on_host and size >= _WORTH_COMPILING and llvm.is_available()):
             return []
         parts = list(self._parameters.runs(set(kernel.parameters)))
         dtype = parts[0][0]

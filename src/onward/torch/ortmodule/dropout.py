@@ -23,6 +23,7 @@ from onward.graph.provenance.record import OPERATION
 from onward.graph.shapes import is_placeholder
 from onward.torch.ortmodule._fallback import ORTModuleTorchModelException
 from onward.torch.ortmodule.refusal import refusal
+from onward.torch.ortmodule.twister import draw_mask
 
 MASK = "random"
 _SIZES = "onward.sizes"  # in the metadata of a Dropout
@@ -139,7 +140,7 @@ class Mask:
         noise = torch.empty([shape[axis] for axis in self.order], dtype=self.dtype)
         if self.kind == DROPOUT:
             keep = self.numbers[0] if self.numbers else 0.5  # torch leaves out what it takes by default
-            noise.bernoulli_(keep).div_(keep)
+            draw_mask(noise, keep)
         else:
             getattr(noise, self.kind)(*self.numbers)
         return noise.permute([self.order.index(axis) for axis in range(len(shape))]).contiguous()
