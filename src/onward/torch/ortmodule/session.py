@@ -16,8 +16,9 @@ from onward.torch.threads import rest_openmp
 
 # Seconds. To end torch's waiting threads and to start them again costs up to a fifth of a millisecond. For runs shorter
 # than this, it costs less to wake onnxruntime's threads up on the cores where those spin: mostly, they are pushed aside
-# for a slice of time. (Measured with nets of several widths: the two are equal somewhere between 0.7 and 1.2 ms.)
-_SHORT = 1.2e-3
+# for a slice of time. (The two are equal somewhere between 0.7 and 1 ms: an
+# LSTM of 1.03 ms takes as long, a LeNet of 1.02 ms takes 1.4 if they spin.)
+_SHORT = 8e-4
 # In runs shorter than this, it may take longer to wake a thread up than it helps.
 _TINY = 2.5e-4
 _TRIALS = 5  # of one thread, before it is compared with all of them
