@@ -200,6 +200,17 @@ def test_a_batch_norm_in_evaluation_mode_may_be_written_so() -> None:
     assert not changes(export_dynamo(Cnn().eval(), pictures(), optimize=False))
 
 
+@pytest.mark.parametrize("how", ["dynamo", "dynamo, not optimized"])
+def test_an_embedding_with_padding(how: str) -> None:
+    module = nn.Sequential(nn.Embedding(5, 3, padding_idx=2), nn.Linear(3, 2))
+    found = changes(EXPORTS[how](module, torch.tensor([[4, 1], [2, 3]])))
+    assert found.padded == ["0.weight"]
+    assert found.sentences()[-1].endswith("is trained, which torch does not do: 0.weight.")
+    assert found.advice().startswith("Export it for training, by onward.torch.export")
+    assert found.among(["0.weight"])
+    assert not found.among(["1.weight"]).padded
+
+
 def test_files_of_other_programs_are_not_judged() -> None:
     for how in EXPORTS:
         model = onnx.ModelProto.FromString(exported(how).SerializeToString())

@@ -15,7 +15,7 @@ from onward.errors import ExporterWarning, OnwardError
 from onward.graph.finish import LARGEST_PROTO
 from onward.torch import program, trace
 from onward.torch.inputs import Inputs
-from onward.torch.mode import preserved, random_operators, require_exportable, training_mode
+from onward.torch.mode import exportable_padding, preserved, random_operators, require_exportable, training_mode
 from onward.torch.naming import name_parameters
 from onward.torch.verification import verify as verify_evaluation
 
@@ -79,7 +79,7 @@ def export(
     if not isinstance(module, torch.nn.Module):
         raise OnwardError(f"a module is a torch.nn.Module, not {type(module).__name__}")
     inputs = Inputs.of(module, args, kwargs or {}, dynamic_batch, dynamic_axes or {}, input_names)
-    with preserved(module) as buffers, training_mode(module):
+    with preserved(module) as buffers, training_mode(module), exportable_padding(module):
         require_exportable(module)
         model = _exported(module, inputs, output_names, opset_version, exporter)
         name_parameters(model, module, buffers)

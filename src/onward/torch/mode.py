@@ -122,6 +122,43 @@ def exportable_dropout(module: nn.Module) -> Iterator[None]:
             del changed.__dict__["forward"]
 
 
+@contextlib.contextmanager
+def exportable_padding(module: nn.Module) -> Iterator[None]:
+    """Embeddings whose row for padding is not trained, as in torch: exporters write that it is looked up, no more.
+
+    As long as it is a row of zeros, which it is unless somebody has set it, the lookup need not be told from zeros.
+    """
+    from torch import nn
+
+    padded = [
+        child
+        for child in module.modules()
+        if isinstance(child, nn.Embedding)
+        and type(child).forward is nn.Embedding.forward
+        and "forward" not in child.__dict__
+        and child.padding_idx is not None
+        and not child.weight[child.padding_idx].any()
+        and child.max_norm is None
+    ]
+    for child in padded:
+        child.__dict__["forward"] = _without_padding(child)
+    try:
+        yield
+    finally:
+        for child in padded:
+            del child.__dict__["forward"]
+
+
+def _without_padding(embedding: nn.Embedding) -> Callable[[Tensor], Tensor]:
+    from torch import nn
+
+    def forward(ids: Tensor) -> Tensor:
+        rows = nn.functional.embedding(ids, embedding.weight)
+        return rows.masked_fill((ids == embedding.padding_idx).unsqueeze(-1), 0.0)
+
+    return forward
+
+
 def _drop_channels(dropout: nn.Dropout1d | nn.Dropout2d | nn.Dropout3d) -> Callable[[Tensor], Tensor]:
     """Dropout of whole channels by the plain one: exporters would write a random operator, which evaluation keeps."""
     from torch import nn

@@ -24,6 +24,7 @@ class Changes:
         untied: parameters that are several tensors now, which training would move apart.
         folded_norms: modules whose BatchNormalization was folded into the layer before.
         frozen_norms: modules that normalise by the batch in torch, and by their running statistics in the file.
+        padded: tables of embeddings with a row for padding, which torch does not train.
         renamed: tensors that hold a weight under another name, transposed or reshaped.
         remedy: how to export instead.
     """
@@ -33,12 +34,13 @@ class Changes:
     untied: dict[str, list[str]] = field(default_factory=dict)
     folded_norms: list[str] = field(default_factory=list)
     frozen_norms: list[str] = field(default_factory=list)
+    padded: list[str] = field(default_factory=list)
     renamed: list[str] = field(default_factory=list)
     remedy: str = ""
 
     def __bool__(self) -> bool:
         """Whether training the file would train another model than torch had."""
-        return bool(self.shared or self.lost or self.untied or self.folded_norms or self.frozen_norms)
+        return bool(self.shared or self.lost or self.untied or self.folded_norms or self.frozen_norms or self.padded)
 
     def among(self, trained: Collection[str]) -> Changes:
         """Without what does not matter as long as only these tensors are trained."""
@@ -48,6 +50,7 @@ class Changes:
             lost=[],
             untied={name: copies for name, copies in self.untied.items() if any(copy in trained for copy in copies)},
             folded_norms=[],
+            padded=[name for name in self.padded if name in trained],
         )
 
     def sentences(self) -> list[str]:
@@ -73,6 +76,11 @@ class Changes:
             said.append(
                 "BatchNorm was in training mode, and is written in inference mode, so that its running statistics stay "
                 f"as they are: {_listed(self.frozen_norms)}"
+            )
+        if self.padded:
+            said.append(
+                "the row of an embedding that stands for padding is trained, which torch does not do: "
+                f"{_listed(self.padded)}"
             )
         return [f"{words[:1].upper()}{words[1:]}." for words in said]
 

@@ -27,6 +27,7 @@ from onward.graph.provenance.record import (
 from onward.graph.shapes import is_floating
 
 _REMEDY = f"Export it for training, by {EXPORT}"
+_EMBEDDING = re.compile(r"aten\.embedding\.default\]\(args = \(%\w+, %\w+, (%?\w+)")
 _NOT_OPTIMIZED = f"{_REMEDY}, or without changes, by torch.onnx.export(..., optimize=False)"
 
 
@@ -75,6 +76,12 @@ def stored(statistic: ir.Value) -> ir.Value:
     return statistic
 
 
+def padding_of(node: ir.Node) -> str | None:
+    """The row of the table that stands for padding, as it is printed, if a node looks up an embedding that has one."""
+    found = _EMBEDDING.search(node.metadata_props.get(OPERATION, "")) if node.op_type == "Gather" else None
+    return None if found is None else found[1]
+
+
 def is_recorded(model: ir.Model) -> bool:
     """Whether the file has such records."""
     return any(OPERATION in node.metadata_props for node in model.graph)
@@ -100,14 +107,19 @@ def changes_of(model: ir.Model) -> Changes:
     kept = [operation for operation in operations if operation not in folded]
     lost = sorted({*_lost(kept, model, origins, held, names), *_computed_into_others(model)})
     untied = _untied(origins)
+    tables = {node.inputs[0]: None for node in model.graph.all_nodes() if padding_of(node) is not None}
+    padded = [value.name or "" for value in tables if value is not None and value in origins]
     return Changes(
         shared=shared,
         lost=lost,
         untied=untied,
         folded_norms=[operation.module for operation in folded],
         frozen_norms=[operation.module for operation in frozen],
+        padded=padded,
         renamed=[value.name or "" for value in origins if _is_renamed(value)],
-        remedy=_REMEDY if any(norm.normalizes_by_the_batch for norm in (*folded, *frozen)) else _NOT_OPTIMIZED,
+        remedy=_REMEDY
+        if padded or any(norm.normalizes_by_the_batch for norm in (*folded, *frozen))
+        else _NOT_OPTIMIZED,
     )
 
 

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from onward.autodiff.custom import nondifferentiable, vjp
 from onward.graph.builder import Builder
 from onward.graph.nodes import attribute
+from onward.graph.provenance.program import padding_of
 from onward.graph.provenance.record import OPERATION
 from onward.graph.shapes import is_floating
 from onward.torch.ortmodule._fallback import ORTModuleTorchModelException
@@ -21,7 +22,6 @@ from onward.torch.ortmodule._fallback import ORTModuleTorchModelException
 _DOMAIN, _DETACHED, _PADDED, _INDEX = "onward.torch", "Detached", "Padded", "padding_idx"
 _AT_LEAST, _AT_MOST, _BETWEEN, _DEVIATION = "AtLeast", "AtMost", "Between", "Deviation"
 _SLOPED = "Sloped"
-_EMBEDDING = re.compile(r"aten\.embedding\.default\]\(args = \(%\w+, %\w+, (%?\w+)")
 _PICKED = re.compile(r"aten\.(?:max|min)\.dim\]\(args = \(%\w+, (-?\d+)")
 # Operator of the graph -> operation of torch -> the function that takes its place.
 _MARKS: dict[str, dict[str, str]] = {
@@ -113,8 +113,8 @@ def mark_gradients(model: ir.Model) -> None:
             if operation in record and not _rectifies(node):
                 _mark(model, node, name)
                 break
-        if node.op_type == "Gather" and (found := _EMBEDDING.search(record)):
-            _mark_padding(model, node, found[1])
+        if (row := padding_of(node)) is not None:
+            _mark_padding(model, node, row)
         elif node.op_type in ("ReduceMax", "ReduceMin") and (found := _PICKED.search(record)):
             _pick(node, int(found[1]))
         elif node.op_type == "Sqrt" and "aten.sqrt." in record and _is_variance(node.inputs[0]):
