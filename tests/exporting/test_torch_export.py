@@ -390,6 +390,12 @@ def test_a_tracer_that_fails_prints_no_graphs(capsys):
     assert capsys.readouterr().out == "hello\n"
 
 
+def test_what_cannot_be_exported_is_said_in_one_sentence(capfd):
+    with pytest.raises(OnwardError, match=r"torch cannot export Linear.*cannot be multiplied \(2x5 and 4x3\)$"):
+        onward.torch.export(nn.Linear(4, 3), torch.randn(2, 5))
+    assert capfd.readouterr() == ("", "")
+
+
 def embedding_with_padding() -> nn.Sequential:
     return nn.Sequential(nn.Embedding(5, 3, padding_idx=0), nn.Flatten(), nn.Linear(6, 2))
 

@@ -17,6 +17,7 @@ from onward.torch import program, trace
 from onward.torch.inputs import Inputs
 from onward.torch.mode import exportable_padding, preserved, random_operators, require_exportable, training_mode
 from onward.torch.naming import name_parameters
+from onward.torch.quiet import quiet
 from onward.torch.verification import verify as verify_evaluation
 
 if TYPE_CHECKING:
@@ -113,7 +114,8 @@ def _exported(
     failures = []
     for name in ways if exporter is None else [exporter]:
         try:
-            return ways[name](module, inputs, output_names, opset)
+            with quiet():
+                return ways[name](module, inputs, output_names, opset)
         except OnwardError:
             raise
         except Exception as error:  # torch's exporters raise what they like

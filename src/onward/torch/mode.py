@@ -152,9 +152,12 @@ def exportable_padding(module: nn.Module) -> Iterator[None]:
 def _without_padding(embedding: nn.Embedding) -> Callable[[Tensor], Tensor]:
     from torch import nn
 
+    padding = embedding.padding_idx
+    assert padding is not None
+
     def forward(ids: Tensor) -> Tensor:
         rows = nn.functional.embedding(ids, embedding.weight)
-        return rows.masked_fill((ids == embedding.padding_idx).unsqueeze(-1), 0.0)
+        return rows.masked_fill(ids.eq(padding).unsqueeze(-1), 0.0)
 
     return forward
 

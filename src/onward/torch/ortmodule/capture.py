@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import logging
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,6 +43,7 @@ from onward.torch.ortmodule.packed import packed_layers
 from onward.torch.ortmodule.refusal import Traceable
 from onward.torch.ortmodule.spelling import Spelled
 from onward.torch.ortmodule.unused import draws_of, with_unused
+from onward.torch.quiet import quiet
 
 _PRODUCT = re.compile(r"(\d+)\*([A-Za-z_]\w*)")
 _OLDEST_OPSET = 18  # that torch.export writes
@@ -54,11 +54,6 @@ _RESERVED = frozenset(
     }
 )  # fmt: skip
 _IMAGE_RANK = 4
-_TALKATIVE = (
-    "torch._export.non_strict_utils",
-    "torch.onnx._internal.exporter._registration",
-    "onnx_ir._convenience",
-)
 
 
 @dataclass
@@ -130,7 +125,7 @@ def capture(
     failures = []
     for name in wishes.ways:
         try:
-            with exportable_dropout(module), _plain_attention(), _valid_distributions(), decided(), _quiet():
+            with exportable_dropout(module), _plain_attention(), _valid_distributions(), decided(), quiet():
                 found = _WAYS[name](module, signature, call, wishes, any_image)
             _name_tensors(found, module)
             return _prepared(found, call)
@@ -171,20 +166,6 @@ def _valid_distributions() -> Iterator[None]:
         yield
     finally:
         Distribution.set_default_validate_args(before)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Nothing logged that is no news: fixed sizes have graphs of their own, packages and attributes may be missing."""
-    loggers = [logging.getLogger(name) for name in _TALKATIVE]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
 
 
 class _Flat(nn.Module):

@@ -1,0 +1,31 @@
+"""What torch logs while it exports is no news: what fails is said by an error, a warning, or the other exporter."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+
+_TALKATIVE = (
+    "onnx_ir._convenience",
+    "torch._export.non_strict_utils",
+    "torch._subclasses.fake_tensor",
+    "torch.export._trace",
+    "torch.fx.experimental.symbolic_shapes",
+    "torch.onnx._internal.exporter._registration",
+)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Nothing logged by torch's exporters, unless torch was told to log (`TORCH_LOGS`)."""
+    loggers = [] if os.environ.get("TORCH_LOGS") else [logging.getLogger(name) for name in _TALKATIVE]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
