@@ -19,9 +19,10 @@ import onward
 from onward import optim
 from onward.artifacts import generate_artifacts
 from onward.errors import ExporterWarning, OnwardError, UnknownNameError
-from onward.graph.prepare import load
+from onward.graph.parameters import parameters
+from onward.graph.prepare import load, prepare
 from onward.graph.provenance import changes_of
-from tests.exporting.modules import Bert, Cnn, pictures, tokens
+from tests.exporting.modules import Bert, Cnn, export_dynamo, export_legacy, pictures, tokens
 from tests.parity.test_torch_training import OneFile, Split, assert_close, torch_step
 
 STEPS = 6
@@ -388,6 +389,45 @@ def test_a_tracer_that_fails_prints_no_graphs(capsys):
     with pytest.raises(OnwardError, match="torch cannot export Printing"):
         onward.torch.export(Printing(), torch.randn(4, 3), exporter="legacy")
     assert capsys.readouterr().out == "hello\n"
+
+
+NORMS = {
+    "batch norm without a scale": lambda: nn.BatchNorm1d(4, affine=False),
+    "instance norm": lambda: nn.InstanceNorm1d(4),
+    "group norm without a scale": lambda: nn.GroupNorm(2, 4, affine=False),
+    "group norm": lambda: nn.GroupNorm(2, 4),
+}
+
+
+class Scaled(nn.Module):
+    """A number for each channel in the code, and a norm."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv1d(2, 4, 1), norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.conv(x)) * torch.tensor([[0.5], [2.0], [0.25], [3.0]])
+
+
+@pytest.mark.parametrize("exporter", DYNAMO_FIRST)
+@pytest.mark.parametrize("norm", NORMS)
+def test_what_the_exporter_writes_beside_parameters_is_not_trained(norm, exporter):
+    module = Scaled(NORMS[norm]())
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch's older exporter says")  # of the numbers, which are constants indeed
+        model = export(module, torch.randn(4, 2, 5), exporter=exporter)
+    trained = {parameter.name for parameter in parameters(prepare(model)) if parameter.trainable}
+    assert trained == {name for name, _ in module.named_parameters()}
+
+
+@pytest.mark.parametrize("how", [export_dynamo, export_legacy], ids=["dynamo", "legacy"])
+def test_new_group_norms_of_other_files_are_trained(how):
+    """Ones and zeros of shape [C, 1], which look like masks, and not those that stand for no scale at all."""
+    model = how(nn.Sequential(nn.Conv1d(2, 4, 1), nn.GroupNorm(2, 4)), torch.randn(4, 2, 5))
+    trained = [parameter for parameter in parameters(prepare(model)) if parameter.trainable]
+    shapes = sorted(tuple(parameter.value.shape.numpy()) for parameter in trained)
+    assert shapes == [(4,), (4, 1), (4, 1), (4, 2, 1)]
 
 
 def test_what_cannot_be_exported_is_said_in_one_sentence(capfd):

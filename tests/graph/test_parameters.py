@@ -36,6 +36,11 @@ TRAINABLE = {
     "weight behind a Concat": ("c = Concat<axis = 0>(p, p) r = Reshape(c, s) y = MatMul(x, r)", VECTOR),
     "Constant node": ("p = Constant<value = float[2] {0.5, -1.0}>() y = Add(x, p)", None),
     "unused": ("y = Neg(x)", WEIGHT),
+    "fresh scale of channels": ("y = Mul(x, p)", np.ones((2, 1), np.float32)),
+    "fresh bias of channels": ("y = Add(x, p)", np.zeros((1, 2, 1), np.float32)),
+    "fresh norm over two axes": ("y = LayerNormalization<axis = 0>(x, p)", np.ones((2, 2), np.float32)),
+    "fresh norm": ("y = LayerNormalization(x, p)", np.ones(2, np.float32)),
+    "norm in a Constant": ("p = Constant<value = float[2] {1.0, 0.5}>() y = LayerNormalization(x, p)", None),
 }
 
 
@@ -56,6 +61,7 @@ def test_biases_of_a_recurrent_layer_may_start_at_zero() -> None:
     assert found == {"p": (True, "floating-point weight"), "start": (False, MASK)}
 
 
+NONE = "a scale or a bias that the exporter wrote for a norm without one"
 SCALAR, MASK = "a scalar constant", "a mask"
 NOT_TRAINABLE = {
     "shape": ("y = Reshape(x, p)", np.array([2, 2]), "not floating point (int64, shape of Reshape)"),
@@ -77,6 +83,20 @@ NOT_TRAINABLE = {
     "mask of infinities": ("y = Add(x, p)", np.array([[0, -np.inf], [0, 0]], np.float32), MASK),
     "mask of ones": ("y = Mul(x, p)", np.array([[1, 0], [1, 1]], np.float32), MASK),
     "mask without holes": ("y = Mul(x, p)", np.ones((2, 2), np.float32), MASK),
+    "mask of columns": ("y = Add(x, p)", np.zeros((1, 2), np.float32), MASK),
+    "mask of rows": ("y = Mul(x, p)", np.array([[1], [0]], np.float32), MASK),
+    "ones in a Constant": ("p = Constant<value = float[2, 1] {1.0, 1.0}>() y = Mul(x, p)", None, MASK),
+    "scale that a norm has not": (
+        "p = Constant<value = float[2] {1.0, 1.0}>() y = LayerNormalization(x, p)",
+        None,
+        NONE,
+    ),
+    "bias that a norm has not": (
+        "w = Constant<value = float[2] {0.5, 1.0}>() p = Constant<value = float[2] {0.0, 0.0}>() "
+        "y = LayerNormalization(x, w, p)",
+        None,
+        NONE,
+    ),
 }
 
 

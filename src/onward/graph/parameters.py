@@ -11,14 +11,16 @@ An initializer is trainable by default unless one of these holds (the first that
    BatchNormalization, the exponent of Pow, the bounds of Clip, the scales of Resize, the value of Pad, the ratio of
    Dropout, quantisation scales, both sides of a comparison and the like;
 5. it was a Constant node, or computed by the exporter, and has a single element, or it has rank 0: a scalar;
-6. all its values are 0, 1, an infinity or the huge negative number that stands for one, and no product uses it: a
-   mask (layers may start at zero or at the identity);
-7. onward itself made it while building a graph;
-8. an operator that was rewritten took it for a table or a setting: RotaryEmbedding its cosines and sines, Scaler (of
+6. it is a scale of ones or a bias of zeros that an exporter wrote for a norm which has none;
+7. all its values are 0, 1, an infinity or the huge negative number that stands for one, and no product uses it: a
+   mask (layers may start at zero or at the identity, and norms have ones or zeros for each channel, `[C, 1, 1]`);
+8. onward itself made it while building a graph;
+9. an operator that was rewritten took it for a table or a setting: RotaryEmbedding its cosines and sines, Scaler (of
    scikit-learn's files) its offset and scale;
-9. the model says which parameters are trained alone: low-rank pairs, beside weights that stay as they are.
+10. the model says which parameters are trained alone: low-rank pairs, beside weights that stay as they are.
 
-The weights, biases and peepholes of RNN, GRU and LSTM are parameters whatever 3 to 7 say: exporters join them from
+What the newer exporter computed from a weight or a bias is one, whatever 5 to 8 say, and so are the weights, biases and
+peepholes of RNN, GRU and LSTM, whatever 3 to 8 say: exporters join them from
 torch's own, and a bias of rank 2 may start at zero. So are the coefficients, intercepts and support vectors that
 LinearRegressor and its like hold as attributes, under the name ``<node>.<attribute>``.
 """
@@ -74,6 +76,11 @@ _WEIGHTS: dict[str, frozenset[int]] = {
 
 # Operators that put numbers elsewhere without computing with them.
 _MOVING = frozenset("Cast Concat Flatten Gather Identity Reshape Slice Squeeze Transpose Unsqueeze".split())
+
+# The scale and the bias of norms.
+_NORMS = frozenset(
+    "BatchNormalization GroupNormalization InstanceNormalization LayerNormalization RMSNormalization".split()
+)
 
 _PRODUCTS = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
 
@@ -160,7 +167,7 @@ def is_baked_scalar(value: ir.Value) -> bool:
     """Whether a value was a Constant node with a single element, or is one that the newer exporter computed."""
     if value.const_value is None or value.const_value.size != 1:
         return False
-    return was_constant_node(value) or FOLDED_FROM in value.metadata_props
+    return _is_made_by_exporter(value)
 
 
 def weights_elsewhere(graph: ir.Graph) -> str:
@@ -202,13 +209,17 @@ def _reason_against(value: ir.Value) -> str | None:
     setting = _setting(value)
     if setting is not None:
         return setting
+    if _is_computed_from_a_weight(value):
+        return None
     tensor = value.const_value
     shape = value.shape if tensor is None else tensor.shape
     if (shape is not None and len(shape) == 0) or is_baked_scalar(value):
         return "a scalar constant"
     if value.name is not None and value.name.startswith("const/"):
         return "a constant made by onward"
-    return "a mask" if tensor is not None and _is_mask(tensor) and not _is_factor(value) else None
+    if _is_neutral(value):
+        return "a scale or a bias that the exporter wrote for a norm without one"
+    return "a mask" if tensor is not None and _is_mask(tensor) and not _is_weight(value, tensor) else None
 
 
 def _setting(value: ir.Value) -> str | None:
@@ -239,10 +250,38 @@ def _not_floating(value: ir.Value) -> str:
     return f"not floating point ({kind}, {what} of {node.op_type})"
 
 
+def _is_computed_from_a_weight(value: ir.Value) -> bool:
+    return any(name.endswith(("weight", "bias")) for name in folded_from(value) or ())
+
+
+def _is_neutral(value: ir.Value) -> bool:
+    """Whether a value that an exporter made changes nothing where norms take a scale or a bias, its only use."""
+    if not _is_made_by_exporter(value) or value.const_value is None:
+        return False
+    places = {index if node.op_type in _NORMS and node.domain == "" else None for node, index in value.uses()}
+    neutral = {1: 1.0, 2: 0.0}
+    (place,) = places if len(places) == 1 else (None,)
+    return place in neutral and bool(np.all(value.const_value.numpy() == neutral[place]))
+
+
 def _is_table(origins: list[str] | None) -> bool:
     if origins is None:
         return False
     return len(origins) != 1 and not any(name.endswith(("weight", "bias")) for name in origins)
+
+
+def _is_weight(value: ir.Value, tensor: ir.TensorProtocol) -> bool:
+    """Whether it is used as one, or looks like what a new norm has for each channel."""
+    if _is_factor(value) or any(node.op_type in _NORMS for node, _ in value.uses()):
+        return True
+    shape = tensor.shape.numpy()
+    # A mask would have its numbers along the last axis.
+    of_channels = shape[-1] == 1 and tensor.size == max(shape) > 1
+    return of_channels and not _is_made_by_exporter(value) and len(np.unique(tensor.numpy())) == 1
+
+
+def _is_made_by_exporter(value: ir.Value) -> bool:
+    return was_constant_node(value) or FOLDED_FROM in value.metadata_props
 
 
 def _is_factor(value: ir.Value) -> bool:

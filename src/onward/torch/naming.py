@@ -19,6 +19,7 @@ def name_parameters(model: ir.Model, module: nn.Module, buffers: dict[int, Tenso
 
     Buffers get the values that they had before: to export a module in training mode is to run it, which changes them.
     """
+    import torch
     from onnx_ir.tensor_adapters import TorchTensor
 
     initializers = model.graph.initializers
@@ -42,7 +43,19 @@ def name_parameters(model: ir.Model, module: nn.Module, buffers: dict[int, Tenso
                 value.const_value = TorchTensor(buffers[id(tensor)].cpu(), name=name)
             if kind == "PARAMETER" and not tensor.requires_grad:
                 value.metadata_props[REQUIRES_GRAD] = "False"
+    if not isinstance(module, torch.jit.ScriptModule):  # which may be frozen: then its weights are constants
+        _record_constants(model)
     opset = model.opset_imports[""]
     for node in model.graph.all_nodes():
         if trains_batch_statistics(node, opset):
             node.metadata_props[UNBIASED] = "True"
+
+
+def _record_constants(model: ir.Model) -> None:
+    """Say of Constant nodes that they are no weights: numbers in the code, and scales of norms that have none."""
+    for node in model.graph.all_nodes():
+        if node.op_type == "Constant" and node.domain == "" and "value" in node.attributes:
+            value, tensor = node.outputs[0], node.attributes["value"].as_tensor()
+            # In files, the record belongs to the type.
+            value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
+            value.metadata_props[KIND] = "CONSTANT_TENSOR"
