@@ -38,6 +38,8 @@ def cases():
 TRAINED_ONE_IN = 6
 
 
+# One of the tables has a row for padding, which is not among the inputs.
+@pytest.mark.filterwarnings("ignore:torch's exporter changed the model. The row of an embedding")
 @pytest.mark.parametrize(("architecture", "exporter", "opset"), list(cases()))
 def test_every_parameter_gradient_equals_torch(architecture, exporter, opset, request):
     quick = "not slow" in request.config.option.markexpr
