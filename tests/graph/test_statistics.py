@@ -54,3 +54,13 @@ def test_what_is_not_finite_stays_in_its_channel() -> None:
     x[0, 0, 0] = np.inf
     results = open_session(made.SerializeToString()).run(None, {"x": x, "y_grad": np.ones((4, 5, 2), np.float32)})
     assert np.isfinite(results[0][..., 1]).all()
+
+
+def test_check_says_that_the_file_itself_is_not_run_right() -> None:
+    notes = onward.check(model_of(3, np.float32, False)).notes
+    assert any("writes new running statistics over those of the file" in note for note in notes)
+    evaluated = model_of(3, np.float32, False)
+    evaluated.graph.node[0].attribute[0].i = 0
+    del evaluated.graph.node[0].output[1:]
+    del evaluated.graph.node[3]
+    assert not any("running statistics over" in note for note in onward.check(evaluated).notes)

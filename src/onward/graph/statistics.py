@@ -19,13 +19,24 @@ def own_statistics(model: ir.Model) -> None:
     for graph in model.graphs():
         for node in [node for node in graph if normalizes_by_the_batch(node)]:
             op = Builder(graph, model.opset_imports[""])
-            for index in (3, 4):
-                statistic = node.inputs[index]
-                if statistic is not None and statistic.is_initializer() and not statistic.is_graph_input():
-                    with emitting_before(op, node):
-                        own = statistic + _zero(op, node, statistic)
-                    own.shape = statistic.shape
-                    node.replace_input_with(index, own)
+            for index, statistic in _constant_statistics(node).items():
+                with emitting_before(op, node):
+                    own = statistic + _zero(op, node, statistic)
+                own.shape = statistic.shape
+                node.replace_input_with(index, own)
+
+
+def overwritten_statistics(model: ir.Model) -> list[ir.Node]:
+    """The nodes of which onnxruntime would change constants of the file that it runs."""
+    return [node for node in model.graph.all_nodes() if normalizes_by_the_batch(node) and _constant_statistics(node)]
+
+
+def _constant_statistics(node: ir.Node) -> dict[int, ir.Value]:
+    return {
+        index: value
+        for index, value in enumerate(node.inputs[3:5], 3)
+        if value is not None and value.is_initializer() and not value.is_graph_input()
+    }
 
 
 def normalizes_by_the_batch(node: ir.Node) -> bool:

@@ -19,6 +19,7 @@ from onward.graph.nodes import describe, outer_values
 from onward.graph.opsets import accepted_by_runtime
 from onward.graph.prepare import ModelLike
 from onward.graph.shapes import dims, is_floating
+from onward.graph.statistics import overwritten_statistics
 from onward.graph.vectors import misread_products
 from onward.inspection.content import Blocker, Flops, Input, Parameter, Report, Versions
 from onward.inspection.cost import flops_of, growing, sizes_of, state_of, with_sizes
@@ -107,6 +108,15 @@ class _Inspection:
             "it, is not: write v A for A^T v"
             for node in misread_products(prepared)
         ]
+        written = overwritten_statistics(prepared)
+        if written:
+            more = f" and {len(written) - 1} more" if len(written) > 1 else ""
+            self.notes.append(
+                "onnxruntime writes new running statistics over those of the file while it runs it "
+                f"({describe(written[0])}{more}), and may take those of a new layer for its scale and bias. What "
+                "onward writes is right. The file itself, when onnxruntime runs it, is not: take the evaluation model, "
+                "or the one that is exported after training"
+            )
 
     def changes(self, loaded: ir.Model, wrt: Sequence[str] | None) -> list[str]:
         """What the exporter changed, and what to do about it."""
