@@ -178,6 +178,28 @@ def test_states_and_checkpoints(tmp_path: Path) -> None:
         save_checkpoint(other, str(tmp_path / "nowhere"))
 
 
+def test_states_that_wait_for_the_first_step() -> None:
+    """One that does not fit is not forgotten: a second step must not train without it."""
+    trainer = trainer_of(nn.Sequential(nn.Linear(6, 4)))
+    trainer.load_state_dict({"0.bias": torch.ones(3)})
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"the state of '0.bias' has shape \[3\]"):
+            trainer.train_step(*batches(1)[0], rate())
+
+
+def test_a_state_begins_a_new_sum_of_gradients() -> None:
+    data = batches(3)
+    trainer, other = (trainer_of_model("SGDOptimizer", gradient_accumulation_steps=2) for _ in range(2))
+    first = trainer.state_dict()
+    trainer.train_step(*data[0], rate(0.5))
+    trainer.load_state_dict(first)
+    for one in (trainer, other):
+        for batch in data[1:]:
+            one.train_step(*batch, rate(0.5))
+    for name, value in trainer.state_dict().items():
+        assert torch.equal(value, other.state_dict()[name]), name
+
+
 def test_checkpoints_of_several_processes(tmp_path: Path) -> None:
     """Each has a part of the moments; the weights are whole."""
     trainer = trainer_of_model()

@@ -261,6 +261,51 @@ def test_gradients_of_several_batches_are_added_up() -> None:
         torch.testing.assert_close(state[name], value, rtol=1e-5, atol=1e-6)
 
 
+def test_running_statistics_see_every_batch() -> None:
+    """Also those whose gradients are only added up."""
+    trainer, module = trainer_of_model(options={"batch": {"gradient_accumulation_steps": 4}}), net()
+    for x, label in batches(3):
+        trainer.train_step(x, label)
+        module(x)
+    state = trainer.state_dict(pytorch_format=True)
+    for name in ("norm.running_mean", "norm.running_var"):
+        torch.testing.assert_close(state[name], module.state_dict()[name], rtol=1e-5, atol=1e-6)
+
+
+def test_states_between_updates(tmp_path: Path) -> None:
+    """Gradients that were added up are part of a state; one without them has none."""
+    accumulating: dict[str, Any] = {"batch": {"gradient_accumulation_steps": 3}}
+    config, data = optim.SGDConfig(lr=0.5), batches(8)
+    trainer, other = (trainer_of_model(config, accumulating) for _ in range(2))
+    for batch in data[:3]:
+        trainer.train_step(*batch)
+    at_update = trainer.state_dict()
+    trainer.train_step(*data[3])
+    trainer.save_checkpoint(str(tmp_path / "between"))
+    for batch in data[4:]:
+        trainer.train_step(*batch)
+    expected = trainer.state_dict(pytorch_format=True)
+
+    other.load_checkpoint(str(tmp_path / "between"))
+    for batch in data[4:]:
+        other.train_step(*batch)
+    trainer.load_state_dict(at_update)
+    for batch in data[3:]:
+        trainer.train_step(*batch)
+    for again in (other, trainer):
+        assert again._train_step_info.optimization_step == 2
+        for name, value in again.state_dict(pytorch_format=True).items():
+            assert torch.equal(value, expected[name]), name
+    trainer._load_flat_state({}, strict=True)
+    assert trainer._training_session.added == 0
+    with pytest.raises(RuntimeError, match=r"gradients of 1 steps .* but gradient_accumulation_steps is 1"):
+        trainer_of_model(config).load_checkpoint(str(tmp_path / "between"))
+    state = other.state_dict()
+    state["accumulated_gradients"]["sums"]["fc1.bias"] = np.ones(2)
+    with pytest.raises(RuntimeError, match=r"the gradient of 'fc1.bias' has shape \[2\], not \[5\]"):
+        other.load_state_dict(state)
+
+
 def test_schedulers_see_the_number_of_updates() -> None:
     scheduler = optim.lr_scheduler.LinearWarmupLRScheduler(total_steps=10, warmup=0.5)
     config = optim.SGDConfig(lr=1.0)
@@ -452,6 +497,21 @@ def test_states_that_do_not_fit(dropping: Any) -> None:
     weights = {**state["model"]["full_precision"], "fc1.bias": np.ones(7, np.float32)}
     with pytest.raises(RuntimeError, match=r"'fc1.bias' has shape \[7\]"):
         trainer.load_state_dict({**state, "model": {"full_precision": weights}})
+
+
+def test_a_state_that_does_not_fit_is_not_forgotten() -> None:
+    """A second step must not train without it."""
+    trainer = trainer_of(nn.Sequential(nn.Linear(6, 4)))
+    trainer.load_state_dict({"model": {"full_precision": {"other": np.ones(2)}}})
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="Missing keys"):
+            trainer.train_step(*batches(1)[0])
+    trainer = trainer_of(nn.Sequential(nn.Linear(6, 4)))
+    with pytest.deprecated_call():
+        checkpoint.experimental_load_state_dict(trainer, {"other": np.ones(2)}, strict=True)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="other is not present in the model"):
+            trainer.train_step(*batches(1)[0])
 
 
 def test_untrained_weights_are_loaded_too() -> None:
