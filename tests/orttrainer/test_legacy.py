@@ -126,6 +126,7 @@ def test_rates_of_a_function_and_accumulation() -> None:
 def test_mixed_precision_returns_whether_gradients_were_finite() -> None:
     x, label = batches(1)[0]
     trainer = trainer_of_model(use_mixed_precision=True)
+    assert (trainer.loss_scale_input_name, trainer_of_model().loss_scale_input_name) == ("loss_scale", None)
     *_, finite = trainer.train_step(x, label, rate(), torch.tensor([4.0]))
     assert finite
     before = trainer.state_dict()

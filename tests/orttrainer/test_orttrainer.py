@@ -686,6 +686,11 @@ def test_an_extra_pass_over_the_model() -> None:
         ORTTrainer(linear_model(), LINEAR, optim.SGDConfig(), options=nothing)
 
 
+def trainer_with(output: str) -> ORTTrainer:
+    outputs = [("loss", [], True), (output, ["batch", 4])]
+    return ORTTrainer(net(), {**DESCRIPTION, "outputs": outputs}, optim.SGDConfig(), loss_fn)
+
+
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "no model": (lambda: ORTTrainer(None, LINEAR, optim.SGDConfig()), AssertionError, "'model' is required"),
     "a text": (lambda: ORTTrainer("m.onnx", LINEAR, optim.SGDConfig()), ValueError, "must be either 'torch.nn.Module'"),
@@ -711,6 +716,16 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: ORTTrainer(linear_model(), {**LINEAR, "inputs": [("x", [3])]}, optim.SGDConfig()),
         AssertionError,
         r"unknown input type \(x\)",
+    ),
+    "one name twice": (
+        lambda: trainer_with("fc1.bias").train_step(*batches(1)[0]),
+        OnwardError,
+        r"\['fc1.bias'\] name more than one thing",
+    ),
+    "an output called like an input": (
+        lambda: trainer_with("label").train_step(*batches(1)[0]),
+        OnwardError,
+        r"\['label'\] name more than one thing",
     ),
     "no loss": (
         lambda: ORTTrainer(linear_model(), {**LINEAR, "outputs": [("loss", [])]}, optim.SGDConfig()),

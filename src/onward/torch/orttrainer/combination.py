@@ -6,6 +6,7 @@ import contextlib
 import copy
 import inspect
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -71,6 +72,13 @@ def combine(
     """
     if len(samples) != len(inputs):
         raise OnwardError(f"the model takes the inputs {list(inputs)}, but {len(samples)} were given")
+    weights = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
+    twice = [name for name, count in Counter([*inputs, *outputs, *weights]).items() if count > 1]
+    if twice:
+        raise OnwardError(
+            f"{twice} name more than one thing among inputs, outputs and weights; the description has the inputs "
+            f"{list(inputs)} and the outputs {list(outputs)}: give them other names there"
+        )
     # The exporter takes a tensor that is given twice for one input.
     samples = [sample.detach().clone() for sample in samples]
     data = list(inputs)[: None if loss_fn is None else -1]

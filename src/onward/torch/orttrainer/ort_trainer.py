@@ -117,6 +117,7 @@ class ORTTrainer:
         self.gradient_accumulation_steps = gradient_accumulation_steps
         self.world_rank, self.world_size = world_rank, world_size
         self.use_mixed_precision = use_mixed_precision
+        self.loss_scale_input_name = engine.LOSS_SCALE if use_mixed_precision else None
         self.current_step = 0
         self.global_step_ = global_step
         self.get_lr_this_step_, self.loss_scaler_ = get_lr_this_step, loss_scaler
