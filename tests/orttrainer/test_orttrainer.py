@@ -306,6 +306,25 @@ def test_states_between_updates(tmp_path: Path) -> None:
         other.load_state_dict(state)
 
 
+def test_modules_train_in_training_mode() -> None:
+    """Also one that is given in evaluation mode, and a loss that has weights of its own, which are not the module's."""
+    model, module = net().eval(), net().train()
+    loss = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    trainer = ORTTrainer(model, DESCRIPTION, optim.SGDConfig(lr=0.5), loss)
+    sgd = torch.optim.SGD(module.parameters(), lr=0.5)
+    for x, label in batches(2):
+        sgd.zero_grad()
+        expected = loss(module(x), label)
+        expected.backward()
+        sgd.step()
+        torch.testing.assert_close(trainer.train_step(x, label)[0], expected.detach(), rtol=1e-5, atol=1e-6)
+    model.load_state_dict(trainer.state_dict(pytorch_format=True))
+    for name, value in module.named_buffers():
+        if name != "norm.num_batches_tracked":
+            torch.testing.assert_close(model.state_dict()[name], value, rtol=1e-5, atol=1e-6)
+    assert not model.training
+
+
 def test_schedulers_see_the_number_of_updates() -> None:
     scheduler = optim.lr_scheduler.LinearWarmupLRScheduler(total_steps=10, warmup=0.5)
     config = optim.SGDConfig(lr=1.0)

@@ -41,6 +41,7 @@ class _WithLoss(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.add_module(_MODEL, model)
+        self.training = model.training  # which decides how `export` takes all modules inside
         self.loss_fn = loss_fn
         self._names, self._by_name = list(names), by_name
 

@@ -47,8 +47,11 @@ def whole_state(trainer: ORTTrainer) -> dict[str, Any]:
 
 
 def pytorch_state(trainer: ORTTrainer) -> dict[str, torch.Tensor]:
-    """The weights alone, as `load_state_dict` of the module takes them."""
-    return {name: tensor_of(array) for name, array in _model_state(trainer).get(FULL_PRECISION, {}).items()}
+    """The weights alone, as `load_state_dict` of the module takes them: without those of a loss that is a module."""
+    loss = trainer.loss_fn
+    others = {f"loss_fn.{name}" for name in loss.state_dict()} if isinstance(loss, torch.nn.Module) else set()
+    weights = _model_state(trainer).get(FULL_PRECISION, {})
+    return {name: tensor_of(array) for name, array in weights.items() if name not in others}
 
 
 def _model_state(trainer: ORTTrainer) -> dict[str, dict[str, Any]]:
