@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
@@ -325,6 +327,45 @@ def test_modules_train_in_training_mode() -> None:
     assert not model.training
 
 
+class Words(nn.Module):
+    """Padding, and layers that are detached, have no gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(7, 5, padding_idx=0)
+        self.out, self.still = nn.Linear(5, 4), nn.Linear(5, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = self.words(x).mean(1)
+        return self.out(found) + self.still(found).detach()
+
+
+def test_what_has_no_gradient_in_torch_has_none_here(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = Words()
+    with torch.no_grad():
+        module.words.weight += 1  # the row of padding is not zero, and stays as it is
+    reference = copy.deepcopy(module)
+    description = {**DESCRIPTION, "inputs": [("x", ["batch", 3]), ("label", ["batch"])]}
+    trainer = ORTTrainer(module, description, optim.SGDConfig(lr=0.5), loss_fn)
+    sgd = torch.optim.SGD(reference.parameters(), lr=0.5)
+    x, label = torch.tensor([[0, 1, 2], [3, 0, 0], [4, 5, 6]]), torch.tensor([0, 1, 3])
+    for _ in range(3):
+        trainer.train_step(x, label)
+        sgd.zero_grad()
+        loss_fn(reference(x), label).backward()
+        sgd.step()
+    for name, value in trainer.state_dict(pytorch_format=True).items():
+        torch.testing.assert_close(value, reference.state_dict()[name], rtol=1e-5, atol=1e-6)
+    trainer.save_as_onnx(str(tmp_path / "saved.onnx"))
+    again = ORTTrainer(onnx.load(tmp_path / "saved.onnx"), description, optim.SGDConfig(lr=0.5))
+    assert torch.equal(again.train_step(x, label)[0], trainer.train_step(x, label)[0])
+    assert torch.equal(again.train_step(x, label)[0], trainer.train_step(x, label)[0])
+    trainer.export_model_for_inferencing(tmp_path / "inference.onnx")
+    (prediction,) = onnxruntime.InferenceSession(tmp_path / "inference.onnx").run(None, {"x": x.numpy()})
+    np.testing.assert_allclose(prediction, trainer.eval_step(x, label)[1], rtol=1e-5, atol=1e-6)
+
+
 def test_schedulers_see_the_number_of_updates() -> None:
     scheduler = optim.lr_scheduler.LinearWarmupLRScheduler(total_steps=10, warmup=0.5)
     config = optim.SGDConfig(lr=1.0)
@@ -397,7 +438,6 @@ def test_files_of_the_model(trained: Any, tmp_path: Path) -> None:
 
 
 def test_a_file_for_inference_has_no_loss(trained: Any, tmp_path: Path) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime")
     trainer, _ = trained
     trainer.export_model_for_inferencing(tmp_path / "model.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])

@@ -18,7 +18,9 @@ from torch.utils import _pytree as pytree
 
 from onward.errors import OnwardError
 from onward.graph.provenance.record import KIND
-from onward.torch.exporting import export
+from onward.torch.exporting import exported
+from onward.torch.inputs import Inputs
+from onward.torch.ortmodule.marks import mark_gradients
 
 LossFunction = Callable[[Any, Any], Any]
 _MODEL = "model"
@@ -95,16 +97,12 @@ def combine(
         name: {axis: size for axis, size in enumerate(shape) if isinstance(size, str) and axis < sample.ndim}
         for (name, shape), sample in zip(inputs.items(), samples, strict=True)
     }
-    exported = export(
-        _copied(whole),
-        tuple(samples),
-        dynamic_batch=False,
-        dynamic_axes={name: own for name, own in axes.items() if own},
-        input_names=list(inputs),
-        output_names=names,
-    )
+    copied = _copied(whole)
+    taken = Inputs.of(copied, tuple(samples), {}, False, {name: own for name, own in axes.items() if own}, list(inputs))
+    # What torch detaches, and padding, has no gradient in training either.
+    exported_model = exported(copied, taken, names, change=mark_gradients)
     return Combination(
-        _tidied(exported, inputs), [sample.dtype for sample in samples], [tensor.dtype for tensor in made]
+        _tidied(exported_model, inputs), [sample.dtype for sample in samples], [tensor.dtype for tensor in made]
     )
 
 
@@ -145,9 +143,8 @@ def _copied(module: torch.nn.Module) -> torch.nn.Module:
     return module
 
 
-def _tidied(proto: onnx.ModelProto, inputs: Mapping[str, Sequence[int | str]]) -> onnx.ModelProto:
+def _tidied(model: ir.Model, inputs: Mapping[str, Sequence[int | str]]) -> onnx.ModelProto:
     """Parameters and buffers under the names of the module, and nothing else as an initializer."""
-    model = ir.from_proto(proto)
     graph = model.graph
     _measure_first(graph, inputs)
     for value in list(graph.initializers.values()):
