@@ -54,6 +54,12 @@ def test_rates_are_never_negative() -> None:
     assert lr_scheduler.LinearWarmupLRScheduler(10).get_lr(at(99)) == [0.0]
 
 
+@pytest.mark.parametrize("power", [0.0, 1.0])
+def test_polynomials_end_where_they_end(power: float) -> None:
+    scheduler = lr_scheduler.PolyWarmupLRScheduler(10, lr_end=0.25, power=power)
+    assert [scheduler.get_lr(at(step)) for step in (11, 99)] == [[0.25], [0.25]]
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
