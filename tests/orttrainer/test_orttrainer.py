@@ -776,6 +776,16 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         AssertionError,
         r"unknown input type \(x\)",
     ),
+    "no function for the label": (
+        lambda: ORTTrainer(net(), DESCRIPTION, optim.SGDConfig()).train_step(*batches(1)[0]),
+        OnwardError,
+        r"of Net does not take the inputs \['x', 'label'\].*without a loss_fn, the label is one of them",
+    ),
+    "too few inputs": (
+        lambda: ORTTrainer(nn.Bilinear(6, 6, 4), DESCRIPTION, optim.SGDConfig(), loss_fn).train_step(*batches(1)[0]),
+        OnwardError,
+        r"of Bilinear does not take the inputs \['x'\].*the last one goes to loss_fn",
+    ),
     "one name twice": (
         lambda: trainer_with("fc1.bias").train_step(*batches(1)[0]),
         OnwardError,

@@ -85,7 +85,9 @@ def combine(
     # The exporter takes a tensor that is given twice for one input.
     samples = [sample.detach().clone() for sample in samples]
     data = list(inputs)[: None if loss_fn is None else -1]
-    whole = _WithLoss(model, loss_fn, data, _matches(model, data) if prefer_names else _is_subset(model, data))
+    by_name = _matches(model, data) if prefer_names else _is_subset(model, data)
+    _require_arguments(model, data, by_name, loss_fn)
+    whole = _WithLoss(model, loss_fn, data, by_name)
     made = _outputs(whole, samples)
     if len(made) < len(outputs):
         raise OnwardError(
@@ -104,6 +106,20 @@ def combine(
     return Combination(
         _tidied(exported_model, inputs), [sample.dtype for sample in samples], [tensor.dtype for tensor in made]
     )
+
+
+def _require_arguments(
+    model: torch.nn.Module, names: Sequence[str], by_name: bool, loss_fn: LossFunction | None
+) -> None:
+    signature = inspect.signature(model.forward)
+    try:
+        signature.bind(*([] if by_name else names), **(dict.fromkeys(names) if by_name else {}))
+    except TypeError as error:
+        rest = "without a loss_fn, the label is one of them" if loss_fn is None else "the last one goes to loss_fn"
+        raise OnwardError(
+            f"forward{signature} of {type(model).__name__} does not take the inputs {list(names)} of the description "
+            f"({error}); {rest}"
+        ) from error
 
 
 def _matches(model: torch.nn.Module, names: Sequence[str]) -> bool:
