@@ -81,6 +81,9 @@ _MODULES = {
     "onnxruntime.capi.ort_trainer": f"{_TRAINER}.ort_trainer",
     "onnxruntime.capi.training.training_session": f"{_SESSION}.training_session",
     "torch_ort": "onward.torch.torch_ort",
+    "torch_ort.optim": f"{_TRAINER}.optim",
+    "torch_ort.utils": "onward.torch.utils",
+    "torch_ort.utils.data": "onward.torch.utils.data",
 }
 _ORIGINALS = ("onnxruntime-training", "onnxruntime-training-cpu")
 

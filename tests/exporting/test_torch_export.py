@@ -352,6 +352,12 @@ def test_buffers_that_a_module_changes_are_named():
         onward.torch.export(module, torch.randn(4, 3), exporter="dynamo")
 
 
+def test_rows_that_an_embedding_shortens_are_named():
+    module = nn.Sequential(nn.Embedding(5, 3, max_norm=1.0), nn.Linear(3, 2))
+    with pytest.warns(ExporterWarning, match=r"Sequential changes '0.weight' whenever"):
+        onward.torch.export(module, torch.tensor([0, 2]), exporter="dynamo")
+
+
 class Smoothed(nn.Module):
     def __init__(self) -> None:
         super().__init__()

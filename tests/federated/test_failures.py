@@ -11,13 +11,13 @@ from onnx import numpy_helper
 
 import onward
 from onward.errors import OnwardError, OnwardWarning
-from onward.federated import client_app, server_app, simulate
+from onward.federated import client_app, server_app, simulate, simulation
 from onward.federated.simulation import LocalGrid
 from tests.federated.federation import QUIET, Rows, divided, doubles, federated, make, parameters, trainer
 from tests.trainer.toys import classifier, labelled, regressor
 
 # After onward.federated, which keeps Flower's import quiet.
-from flwr.app import Context, Message, RecordDict  # isort: skip
+from flwr.app import ConfigRecord, Context, Message, RecordDict  # isort: skip
 from flwr.clientapp import ClientApp  # isort: skip
 from flwr.serverapp.strategy import FedAvg  # isort: skip
 
@@ -49,6 +49,27 @@ def test_failures_can_be_accepted() -> None:
     keep = np.r_[0:10, 20:30]
     joined.train_step((x[keep], y[keep]))
     np.testing.assert_allclose(parameters(averaged), parameters(joined), rtol=0, atol=1e-6)
+
+
+def test_answers_that_are_fetched_later_are_not_mixed_up() -> None:
+    """As strategies do that send and fetch by themselves."""
+    app = ClientApp()
+
+    @app.query()
+    def introduce(message: Message, context: Context) -> Message:
+        return Message(
+            RecordDict({"who": ConfigRecord({"place": context.node_config["partition-id"]})}), reply_to=message
+        )
+
+    simulation._identify()
+    grid = LocalGrid(app, 3, {})
+    nodes = list(grid.get_node_ids())
+    asked = [Message(RecordDict(), node, "query") for node in nodes]
+    first, second = grid.push_messages(asked[:2])
+    grid.pull_messages([first])
+    (third,) = grid.push_messages(asked[2:])
+    places = [reply.content["who"]["place"] for reply in grid.pull_messages([second, third])]
+    assert places == [1, 2]
 
 
 def test_somebody_has_to_answer() -> None:

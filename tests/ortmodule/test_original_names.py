@@ -66,6 +66,10 @@ from onnxruntime.training.ortmodule import _custom_op_symbolic_registry, _logger
 from onnxruntime.training.ortmodule.debug_options import DebugOptions
 from onnxruntime.training.ortmodule.torch_cpp_extensions import install
 from torch_ort import DebugOptions, LogLevel, ORTModule
+from torch_ort.optim import FP16_Optimizer, FusedAdam
+from torch_ort.utils.data import LoadBalancingDistributedSampler
+import torch_ort
+assert torch_ort.optim.FusedAdam is FusedAdam
 """,
 }
 

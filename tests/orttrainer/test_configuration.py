@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from onward.errors import OnwardError
 from onward.torch.orttrainer import ORTTrainerOptions, amp, optim
@@ -53,6 +54,12 @@ def test_rates_are_never_negative() -> None:
     assert lr_scheduler.LinearWarmupLRScheduler(10).get_lr(at(99)) == [0.0]
 
 
+@pytest.mark.parametrize("power", [0.0, 1.0])
+def test_polynomials_end_where_they_end(power: float) -> None:
+    scheduler = lr_scheduler.PolyWarmupLRScheduler(10, lr_end=0.25, power=power)
+    assert [scheduler.get_lr(at(step)) for step in (11, 99)] == [[0.25], [0.25]]
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -68,6 +75,8 @@ def test_rates_are_never_negative() -> None:
         (lambda: optim.AdamConfig([{"params": ["w"], "lr": 0.1}]), "'lr' is not supported inside params"),
         (lambda: optim.LambConfig([{"params": ["w"], "lr": 0.1}]), "'lr' is not supported inside params"),
         (lambda: optim.AdamConfig([{"params": ["w"]}]), "Each dict inside 'params' must contain"),
+        (lambda: optim.AdamConfig([{"params": "fc.weight", "alpha": 0.1}]), r"a list of names .*, not 'fc.weight'"),
+        (lambda: optim.AdamConfig([{"params": [nn.Parameter(torch.ones(1))], "alpha": 0.1}]), "a list of names"),
         (lambda: optim.AdamConfig([{"params": ["w"], "ratio_min": 0.1}]), "'ratio_min' hyper parameter not present"),
         (lambda: optim.AdamConfig(lr=-1), "'lr' must be a positive number"),
         (lambda: optim.AdamConfig(max_norm_clip=0.0), "'max_norm_clip' must not be 0"),

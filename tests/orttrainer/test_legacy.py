@@ -126,6 +126,7 @@ def test_rates_of_a_function_and_accumulation() -> None:
 def test_mixed_precision_returns_whether_gradients_were_finite() -> None:
     x, label = batches(1)[0]
     trainer = trainer_of_model(use_mixed_precision=True)
+    assert (trainer.loss_scale_input_name, trainer_of_model().loss_scale_input_name) == ("loss_scale", None)
     *_, finite = trainer.train_step(x, label, rate(), torch.tensor([4.0]))
     assert finite
     before = trainer.state_dict()
@@ -176,6 +177,28 @@ def test_states_and_checkpoints(tmp_path: Path) -> None:
         other.load_state_dict({"more": torch.ones(1)}, strict=True)
     with pytest.raises(AssertionError, match="doesn't exist"):
         save_checkpoint(other, str(tmp_path / "nowhere"))
+
+
+def test_states_that_wait_for_the_first_step() -> None:
+    """One that does not fit is not forgotten: a second step must not train without it."""
+    trainer = trainer_of(nn.Sequential(nn.Linear(6, 4)))
+    trainer.load_state_dict({"0.bias": torch.ones(3)})
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"the state of '0.bias' has shape \[3\]"):
+            trainer.train_step(*batches(1)[0], rate())
+
+
+def test_a_state_begins_a_new_sum_of_gradients() -> None:
+    data = batches(3)
+    trainer, other = (trainer_of_model("SGDOptimizer", gradient_accumulation_steps=2) for _ in range(2))
+    first = trainer.state_dict()
+    trainer.train_step(*data[0], rate(0.5))
+    trainer.load_state_dict(first)
+    for one in (trainer, other):
+        for batch in data[1:]:
+            one.train_step(*batch, rate(0.5))
+    for name, value in trainer.state_dict().items():
+        assert torch.equal(value, other.state_dict()[name]), name
 
 
 def test_checkpoints_of_several_processes(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
@@ -261,6 +263,109 @@ def test_gradients_of_several_batches_are_added_up() -> None:
         torch.testing.assert_close(state[name], value, rtol=1e-5, atol=1e-6)
 
 
+def test_running_statistics_see_every_batch() -> None:
+    """Also those whose gradients are only added up."""
+    trainer, module = trainer_of_model(options={"batch": {"gradient_accumulation_steps": 4}}), net()
+    for x, label in batches(3):
+        trainer.train_step(x, label)
+        module(x)
+    state = trainer.state_dict(pytorch_format=True)
+    for name in ("norm.running_mean", "norm.running_var"):
+        torch.testing.assert_close(state[name], module.state_dict()[name], rtol=1e-5, atol=1e-6)
+
+
+def test_states_between_updates(tmp_path: Path) -> None:
+    """Gradients that were added up are part of a state; one without them has none."""
+    accumulating: dict[str, Any] = {"batch": {"gradient_accumulation_steps": 3}}
+    config, data = optim.SGDConfig(lr=0.5), batches(8)
+    trainer, other = (trainer_of_model(config, accumulating) for _ in range(2))
+    for batch in data[:3]:
+        trainer.train_step(*batch)
+    at_update = trainer.state_dict()
+    trainer.train_step(*data[3])
+    trainer.save_checkpoint(str(tmp_path / "between"))
+    for batch in data[4:]:
+        trainer.train_step(*batch)
+    expected = trainer.state_dict(pytorch_format=True)
+
+    other.load_checkpoint(str(tmp_path / "between"))
+    for batch in data[4:]:
+        other.train_step(*batch)
+    trainer.load_state_dict(at_update)
+    for batch in data[3:]:
+        trainer.train_step(*batch)
+    for again in (other, trainer):
+        assert again._train_step_info.optimization_step == 2
+        for name, value in again.state_dict(pytorch_format=True).items():
+            assert torch.equal(value, expected[name]), name
+    trainer._load_flat_state({}, strict=True)
+    assert trainer._training_session.added == 0
+    with pytest.raises(RuntimeError, match=r"gradients of 1 steps .* but gradient_accumulation_steps is 1"):
+        trainer_of_model(config).load_checkpoint(str(tmp_path / "between"))
+    state = other.state_dict()
+    state["accumulated_gradients"]["sums"]["fc1.bias"] = np.ones(2)
+    with pytest.raises(RuntimeError, match=r"the gradient of 'fc1.bias' has shape \[2\], not \[5\]"):
+        other.load_state_dict(state)
+
+
+def test_modules_train_in_training_mode() -> None:
+    """Also one that is given in evaluation mode, and a loss that has weights of its own, which are not the module's."""
+    model, module = net().eval(), net().train()
+    loss = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    trainer = ORTTrainer(model, DESCRIPTION, optim.SGDConfig(lr=0.5), loss)
+    sgd = torch.optim.SGD(module.parameters(), lr=0.5)
+    for x, label in batches(2):
+        sgd.zero_grad()
+        expected = loss(module(x), label)
+        expected.backward()
+        sgd.step()
+        torch.testing.assert_close(trainer.train_step(x, label)[0], expected.detach(), rtol=1e-5, atol=1e-6)
+    model.load_state_dict(trainer.state_dict(pytorch_format=True))
+    for name, value in module.named_buffers():
+        if name != "norm.num_batches_tracked":
+            torch.testing.assert_close(model.state_dict()[name], value, rtol=1e-5, atol=1e-6)
+    assert not model.training
+
+
+class Words(nn.Module):
+    """Padding, and layers that are detached, have no gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(7, 5, padding_idx=0)
+        self.out, self.still = nn.Linear(5, 4), nn.Linear(5, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = self.words(x).mean(1)
+        return self.out(found) + self.still(found).detach()
+
+
+def test_what_has_no_gradient_in_torch_has_none_here(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = Words()
+    with torch.no_grad():
+        module.words.weight += 1  # the row of padding is not zero, and stays as it is
+    reference = copy.deepcopy(module)
+    description = {**DESCRIPTION, "inputs": [("x", ["batch", 3]), ("label", ["batch"])]}
+    trainer = ORTTrainer(module, description, optim.SGDConfig(lr=0.5), loss_fn)
+    sgd = torch.optim.SGD(reference.parameters(), lr=0.5)
+    x, label = torch.tensor([[0, 1, 2], [3, 0, 0], [4, 5, 6]]), torch.tensor([0, 1, 3])
+    for _ in range(3):
+        trainer.train_step(x, label)
+        sgd.zero_grad()
+        loss_fn(reference(x), label).backward()
+        sgd.step()
+    for name, value in trainer.state_dict(pytorch_format=True).items():
+        torch.testing.assert_close(value, reference.state_dict()[name], rtol=1e-5, atol=1e-6)
+    trainer.save_as_onnx(str(tmp_path / "saved.onnx"))
+    again = ORTTrainer(onnx.load(tmp_path / "saved.onnx"), description, optim.SGDConfig(lr=0.5))
+    assert torch.equal(again.train_step(x, label)[0], trainer.train_step(x, label)[0])
+    assert torch.equal(again.train_step(x, label)[0], trainer.train_step(x, label)[0])
+    trainer.export_model_for_inferencing(tmp_path / "inference.onnx")
+    (prediction,) = onnxruntime.InferenceSession(tmp_path / "inference.onnx").run(None, {"x": x.numpy()})
+    np.testing.assert_allclose(prediction, trainer.eval_step(x, label)[1], rtol=1e-5, atol=1e-6)
+
+
 def test_schedulers_see_the_number_of_updates() -> None:
     scheduler = optim.lr_scheduler.LinearWarmupLRScheduler(total_steps=10, warmup=0.5)
     config = optim.SGDConfig(lr=1.0)
@@ -333,7 +438,6 @@ def test_files_of_the_model(trained: Any, tmp_path: Path) -> None:
 
 
 def test_a_file_for_inference_has_no_loss(trained: Any, tmp_path: Path) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime")
     trainer, _ = trained
     trainer.export_model_for_inferencing(tmp_path / "model.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
@@ -452,6 +556,21 @@ def test_states_that_do_not_fit(dropping: Any) -> None:
     weights = {**state["model"]["full_precision"], "fc1.bias": np.ones(7, np.float32)}
     with pytest.raises(RuntimeError, match=r"'fc1.bias' has shape \[7\]"):
         trainer.load_state_dict({**state, "model": {"full_precision": weights}})
+
+
+def test_a_state_that_does_not_fit_is_not_forgotten() -> None:
+    """A second step must not train without it."""
+    trainer = trainer_of(nn.Sequential(nn.Linear(6, 4)))
+    trainer.load_state_dict({"model": {"full_precision": {"other": np.ones(2)}}})
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="Missing keys"):
+            trainer.train_step(*batches(1)[0])
+    trainer = trainer_of(nn.Sequential(nn.Linear(6, 4)))
+    with pytest.deprecated_call():
+        checkpoint.experimental_load_state_dict(trainer, {"other": np.ones(2)}, strict=True)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="other is not present in the model"):
+            trainer.train_step(*batches(1)[0])
 
 
 def test_untrained_weights_are_loaded_too() -> None:
@@ -626,6 +745,11 @@ def test_an_extra_pass_over_the_model() -> None:
         ORTTrainer(linear_model(), LINEAR, optim.SGDConfig(), options=nothing)
 
 
+def trainer_with(output: str) -> ORTTrainer:
+    outputs = [("loss", [], True), (output, ["batch", 4])]
+    return ORTTrainer(net(), {**DESCRIPTION, "outputs": outputs}, optim.SGDConfig(), loss_fn)
+
+
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "no model": (lambda: ORTTrainer(None, LINEAR, optim.SGDConfig()), AssertionError, "'model' is required"),
     "a text": (lambda: ORTTrainer("m.onnx", LINEAR, optim.SGDConfig()), ValueError, "must be either 'torch.nn.Module'"),
@@ -651,6 +775,26 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: ORTTrainer(linear_model(), {**LINEAR, "inputs": [("x", [3])]}, optim.SGDConfig()),
         AssertionError,
         r"unknown input type \(x\)",
+    ),
+    "no function for the label": (
+        lambda: ORTTrainer(net(), DESCRIPTION, optim.SGDConfig()).train_step(*batches(1)[0]),
+        OnwardError,
+        r"of Net does not take the inputs \['x', 'label'\].*without a loss_fn, the label is one of them",
+    ),
+    "too few inputs": (
+        lambda: ORTTrainer(nn.Bilinear(6, 6, 4), DESCRIPTION, optim.SGDConfig(), loss_fn).train_step(*batches(1)[0]),
+        OnwardError,
+        r"of Bilinear does not take the inputs \['x'\].*the last one goes to loss_fn",
+    ),
+    "one name twice": (
+        lambda: trainer_with("fc1.bias").train_step(*batches(1)[0]),
+        OnwardError,
+        r"\['fc1.bias'\] name more than one thing",
+    ),
+    "an output called like an input": (
+        lambda: trainer_with("label").train_step(*batches(1)[0]),
+        OnwardError,
+        r"\['label'\] name more than one thing",
     ),
     "no loss": (
         lambda: ORTTrainer(linear_model(), {**LINEAR, "outputs": [("loss", [])]}, optim.SGDConfig()),

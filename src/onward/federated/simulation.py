@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -53,6 +54,7 @@ class LocalGrid(Grid):
             for place in range(clients)
         }
         self._replies: dict[str, Message] = {}
+        self._numbers = itertools.count()
         self._idle = 0
 
     def get_node_ids(self) -> Iterable[int]:
@@ -71,7 +73,7 @@ class LocalGrid(Grid):
         self._idle = 0
         numbers = []
         for message in messages:
-            number = str(len(self._replies))
+            number = str(next(self._numbers))
             self._replies[number] = self._answer(message)
             numbers.append(number)
         return numbers

@@ -55,6 +55,7 @@ class StepGraph:
     initial: dict[str, np.ndarray]  # the first value of each state input
     updated: dict[str, str]  # state input -> output that replaces it after an update
     accumulated: dict[str, str]  # state input -> output that replaces it after a pass without an update
+    sums: dict[str, str]  # weight -> state input that its gradients are added up in
     state: dict[str, tuple[str, float]]  # what get_state calls it -> state input, and what that is multiplied with
     statistics: list[str]
     random: dict[str, Role] = field(default_factory=dict)
@@ -140,6 +141,7 @@ class _Assembly:
         self._initial: dict[str, np.ndarray] = {}
         self._updated: dict[str, str] = {}
         self._accumulated: dict[str, str] = {}
+        self._sums: dict[str, str] = {}
         self._state: dict[str, tuple[str, float]] = {}
 
     def build(self) -> StepGraph:
@@ -151,7 +153,7 @@ class _Assembly:
             tensor = stored[old]
             assert tensor is not None
             self._note(old, old, tensor.numpy())
-            self._updated[old] = new
+            self._updated[old] = self._accumulated[old] = new
         loss = next(value for value in graph.outputs if value.name == parameters.loss_output_name)
         choose_forms(self._model, op, self._weights, [loss])
         loss = next(value for value in graph.outputs if value.name == parameters.loss_output_name)
@@ -182,6 +184,7 @@ class _Assembly:
             initial=self._initial,
             updated=self._updated,
             accumulated=self._accumulated,
+            sums=self._sums,
             state=self._state,
             statistics=list(statistics.values()),
             random=random,
@@ -234,7 +237,7 @@ class _Assembly:
         """The gradient added to those of the passes since the last update."""
         p = self._value(weight)
         buffer = self._input(f"{weight}{_GRADIENT}/accumulated", p)
-        name = buffer.name or ""
+        name = self._sums[weight] = buffer.name or ""
         self._note(name, None, np.zeros_like(self._initial[weight]))
         total = self._op.Add(buffer, dx)
         total.shape = p.shape

@@ -45,6 +45,7 @@ class TrainingSession(onnxruntime.InferenceSession):  # type: ignore[misc]
 
     Attributes:
         seed: what random operators draw from, together with `passes`, the number of runs in training so far.
+        added: the number of runs since the last update that added gradients up.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class TrainingSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         self._paths: dict[tuple[Any, ...], onnxruntime.InferenceSession] = {}
         self._rules = [node.name for node in self._step.training.graph.node if node.name.startswith(CHECK)]
         self._busy = threading.RLock()
-        self.seed, self.passes = 0, 0
+        self.seed, self.passes, self.added = 0, 0, 0
         self._values = {name: self._value(array) for name, array in self._step.initial.items()}
         self._begin_with(parameters.optimizer_initial_state())
         names = {value.name: value for value in super().get_inputs()}
@@ -179,6 +180,8 @@ class TrainingSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             for index, name in enumerate(replaced, start=count):
                 self._values[name] = onnxruntime.OrtValue(made[index])
             self.passes += training
+            if replaced:
+                self.added = self.added + 1 if only_path else 0
 
     def _path_to(self, outputs: list[str], training: bool) -> Any:
         """A session of what some outputs need; stock onnxruntime runs graphs as a whole.
@@ -301,6 +304,24 @@ class TrainingSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             if STEP in self._step.state:
                 found[_SHARED] = {STEP: self._read(STEP)}
         return found
+
+    def get_sums(self) -> dict[str, np.ndarray]:
+        """The gradients that were added up since the last update, by weight."""
+        with self._busy:
+            return {weight: np.array(array_of(self._values[name])) for weight, name in self._step.sums.items()}
+
+    def load_sums(self, added: int, sums: Mapping[str, Any]) -> None:
+        """Set the gradients of as many passes; weights that are left out have zeros."""
+        known = {weight: np.asarray(array) for weight, array in sums.items() if weight in self._step.sums}
+        for weight, array in known.items():
+            expected = self._step.initial[self._step.sums[weight]].shape
+            if array.shape != expected:
+                raise OnwardError(f"the gradient of {weight!r} has shape {list(array.shape)}, not {list(expected)}")
+        with self._busy:
+            for weight, name in self._step.sums.items():
+                empty = self._step.initial[name]
+                self._values[name] = self._value(np.array(known.get(weight, empty), empty.dtype))
+            self.added = added
 
     def get_partition_info_map(self) -> dict[str, Any]:
         """Nothing is distributed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -80,25 +80,42 @@ def export(
     if not isinstance(module, torch.nn.Module):
         raise OnwardError(f"a module is a torch.nn.Module, not {type(module).__name__}")
     inputs = Inputs.of(module, args, kwargs or {}, dynamic_batch, dynamic_axes or {}, input_names)
+    model = exported(module, inputs, output_names, opset_version, exporter, verify=verify)
+    proto = ir.to_proto(model)
+    if path is not None:
+        _save(model, Path(path))
+    return proto
+
+
+def exported(
+    module: nn.Module,
+    inputs: Inputs,
+    output_names: Sequence[str] | None,
+    opset_version: int | None = None,
+    exporter: Exporter | None = None,
+    *,
+    verify: bool = True,
+    change: Callable[[ir.Model], None] | None = None,
+) -> ir.Model:
+    """What `export` writes, changed in place before it is compared with the module."""
     with preserved(module) as buffers, training_mode(module), exportable_padding(module):
         require_exportable(module)
         model = _exported(module, inputs, output_names, opset_version, exporter)
         name_parameters(model, module, buffers)
+    if change is not None:
+        change(model)
     random = random_operators(model)
     if random:
         warnings.warn(
             "the module draws random numbers in another way than by Dropout, written as "
             f"{', '.join(random)}: these draw in evaluation too. Use nn.Dropout, or leave the layer out.",
             ExporterWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
     elif verify:
         with preserved(module):
             verify_evaluation(model, module, inputs)
-    proto = ir.to_proto(model)
-    if path is not None:
-        _save(model, Path(path))
-    return proto
+    return model
 
 
 def _exported(

@@ -22,13 +22,18 @@ _RANDOM = frozenset(
 
 @contextlib.contextmanager
 def preserved(module: nn.Module) -> Iterator[dict[int, Tensor]]:
-    """Modes, buffers and random numbers are afterwards what they were; yields what each buffer (by its id) held."""
+    """Modes, tensors that calls change and random numbers are afterwards what they were; yields what each buffer (by its id) held."""
     import torch
+    from torch import nn
 
     modes = [(child, child.training) for child in module.modules()]
     # Those of scripted modules are no dictionaries, and cannot be replaced by others.
     buffers = [(child._buffers, dict(child._buffers)) for child in module.modules() if isinstance(child._buffers, dict)]
-    tensors = list(module.buffers())
+    limited = (nn.Embedding, nn.EmbeddingBag)  # to look a row up is to shorten it
+    tensors = [
+        *module.buffers(),
+        *(one.weight for one in module.modules() if isinstance(one, limited) and one.max_norm is not None),
+    ]
     values = {id(tensor): tensor.detach().clone() for tensor in tensors}
     devices = sorted({tensor.device.index or 0 for tensor in module.parameters() if tensor.device.type == "cuda"})
     try:

@@ -53,17 +53,17 @@ def verify(model: ir.Model, module: nn.Module, inputs: Inputs) -> None:
 
 
 def _warn_of_memory(model: ir.Model, module: nn.Module, inputs: Inputs) -> None:
-    """Warn of buffers that the module changes when it trains, other than those that a model changes too."""
+    """Warn of tensors that the module changes when it is called, other than those that a model changes too."""
     import torch
 
     args, kwargs = inputs.call
     with preserved(module), training_mode(module), torch.no_grad():
         # What is written need not be another number: estimates may have converged.
-        before = [(name, buffer, buffer._version) for name, buffer in module.named_buffers()]
+        before = [(name, tensor, tensor._version) for name, tensor in _tensors(module)]
         module(*args, **kwargs)
-        now = dict(module.named_buffers())
+        now = dict(_tensors(module))
         changed = [
-            name for name, buffer, version in before if now.get(name) is not buffer or buffer._version != version
+            name for name, tensor, version in before if now.get(name) is not tensor or tensor._version != version
         ]
     known = {value.name for value in running_statistics(model.graph, model.opset_imports[""])}
     unknown = [name for name in changed if name not in known and name.rpartition(".")[2] != "num_batches_tracked"]
@@ -73,8 +73,13 @@ def _warn_of_memory(model: ir.Model, module: nn.Module, inputs: Inputs) -> None:
             "which ONNX has no form for: in the model they stay as they are. ORTModule trains such modules as torch "
             "does.",
             ExporterWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
+
+
+def _tensors(module: nn.Module) -> list[tuple[str, Tensor]]:
+    """Buffers, and parameters: the rows of an Embedding with a largest norm are changed, too."""
+    return [*module.named_buffers(), *module.named_parameters()]
 
 
 def _compare(
@@ -92,7 +97,7 @@ def _compare(
     try:
         session = open_session(ir.to_proto(model).SerializeToString())
     except InvalidModelError as error:  # no kernel for a type, for instance
-        warnings.warn(f"the model was not compared with the module: {error}", ExporterWarning, stacklevel=4)
+        warnings.warn(f"the model was not compared with the module: {error}", ExporterWarning, stacklevel=5)
         return None
     taken = {value.name for value in session.get_inputs()}
     feeds = {n: x.detach().cpu().numpy() for n, x in zip(inputs.names, inputs.tensors, strict=True) if n in taken}
@@ -139,7 +144,7 @@ def _verify_gradients(
             "Embedding, is not written into ONNX. Freeze these parameters, or train them knowing that; verify=False "
             "leaves this check out.",
             ExporterWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
 
 

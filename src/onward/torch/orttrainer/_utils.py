@@ -18,6 +18,7 @@ from onward.torch.orttrainer.refusal import InvalidValueError, require
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 MODEL, OPTIMIZER, STEP_INFO = "model", "optimizer", "train_step_info"
+GRADIENTS = "accumulated_gradients"
 OPTIONS, PARTITION, USER_DICT = "trainer_options", "partition_info", "user_dict"
 FULL_PRECISION, ORIGINAL_DIMENSION = "full_precision", "original_dim"
 SHARED, SHARDED = "shared_optimizer_state", ("Moment_1", "Moment_2")

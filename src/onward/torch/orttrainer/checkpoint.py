@@ -17,6 +17,7 @@ from onward.runtime.files import replacing
 from onward.torch.orttrainer import _checkpoint_storage
 from onward.torch.orttrainer._utils import (
     FULL_PRECISION,
+    GRADIENTS,
     MODEL,
     OPTIMIZER,
     OPTIONS,
@@ -79,7 +80,7 @@ def _joined(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             }
     alone = {"zero_stage": 0, "world_rank": 0, "world_size": 1, "data_parallel_size": 1, "horizontal_parallel_size": 1}
     whole[OPTIONS] = {**first[OPTIONS], **alone}
-    return whole | {key: first[key] for key in (STEP_INFO, USER_DICT) if key in first}
+    return whole | {key: first[key] for key in (STEP_INFO, GRADIENTS, USER_DICT) if key in first}
 
 
 def _gathered(states: Sequence[Mapping[str, Any]], place: Sequence[str], weight: str, may_be_split: bool) -> np.ndarray:

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import inspect
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,9 @@ from torch.utils import _pytree as pytree
 
 from onward.errors import OnwardError
 from onward.graph.provenance.record import KIND
-from onward.torch.exporting import export
+from onward.torch.exporting import exported
+from onward.torch.inputs import Inputs
+from onward.torch.ortmodule.marks import mark_gradients
 
 LossFunction = Callable[[Any, Any], Any]
 _MODEL = "model"
@@ -40,6 +43,7 @@ class _WithLoss(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.add_module(_MODEL, model)
+        self.training = model.training  # which decides how `export` takes all modules inside
         self.loss_fn = loss_fn
         self._names, self._by_name = list(names), by_name
 
@@ -71,10 +75,19 @@ def combine(
     """
     if len(samples) != len(inputs):
         raise OnwardError(f"the model takes the inputs {list(inputs)}, but {len(samples)} were given")
+    weights = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
+    twice = [name for name, count in Counter([*inputs, *outputs, *weights]).items() if count > 1]
+    if twice:
+        raise OnwardError(
+            f"{twice} name more than one thing among inputs, outputs and weights; the description has the inputs "
+            f"{list(inputs)} and the outputs {list(outputs)}: give them other names there"
+        )
     # The exporter takes a tensor that is given twice for one input.
     samples = [sample.detach().clone() for sample in samples]
     data = list(inputs)[: None if loss_fn is None else -1]
-    whole = _WithLoss(model, loss_fn, data, _matches(model, data) if prefer_names else _is_subset(model, data))
+    by_name = _matches(model, data) if prefer_names else _is_subset(model, data)
+    _require_arguments(model, data, by_name, loss_fn)
+    whole = _WithLoss(model, loss_fn, data, by_name)
     made = _outputs(whole, samples)
     if len(made) < len(outputs):
         raise OnwardError(
@@ -86,17 +99,27 @@ def combine(
         name: {axis: size for axis, size in enumerate(shape) if isinstance(size, str) and axis < sample.ndim}
         for (name, shape), sample in zip(inputs.items(), samples, strict=True)
     }
-    exported = export(
-        _copied(whole),
-        tuple(samples),
-        dynamic_batch=False,
-        dynamic_axes={name: own for name, own in axes.items() if own},
-        input_names=list(inputs),
-        output_names=names,
-    )
+    copied = _copied(whole)
+    taken = Inputs.of(copied, tuple(samples), {}, False, {name: own for name, own in axes.items() if own}, list(inputs))
+    # What torch detaches, and padding, has no gradient in training either.
+    exported_model = exported(copied, taken, names, change=mark_gradients)
     return Combination(
-        _tidied(exported, inputs), [sample.dtype for sample in samples], [tensor.dtype for tensor in made]
+        _tidied(exported_model, inputs), [sample.dtype for sample in samples], [tensor.dtype for tensor in made]
     )
+
+
+def _require_arguments(
+    model: torch.nn.Module, names: Sequence[str], by_name: bool, loss_fn: LossFunction | None
+) -> None:
+    signature = inspect.signature(model.forward)
+    try:
+        signature.bind(*([] if by_name else names), **(dict.fromkeys(names) if by_name else {}))
+    except TypeError as error:
+        rest = "without a loss_fn, the label is one of them" if loss_fn is None else "the last one goes to loss_fn"
+        raise OnwardError(
+            f"forward{signature} of {type(model).__name__} does not take the inputs {list(names)} of the description "
+            f"({error}); {rest}"
+        ) from error
 
 
 def _matches(model: torch.nn.Module, names: Sequence[str]) -> bool:
@@ -136,9 +159,8 @@ def _copied(module: torch.nn.Module) -> torch.nn.Module:
     return module
 
 
-def _tidied(proto: onnx.ModelProto, inputs: Mapping[str, Sequence[int | str]]) -> onnx.ModelProto:
+def _tidied(model: ir.Model, inputs: Mapping[str, Sequence[int | str]]) -> onnx.ModelProto:
     """Parameters and buffers under the names of the module, and nothing else as an initializer."""
-    model = ir.from_proto(proto)
     graph = model.graph
     _measure_first(graph, inputs)
     for value in list(graph.initializers.values()):

@@ -117,6 +117,7 @@ class ORTTrainer:
         self.gradient_accumulation_steps = gradient_accumulation_steps
         self.world_rank, self.world_size = world_rank, world_size
         self.use_mixed_precision = use_mixed_precision
+        self.loss_scale_input_name = engine.LOSS_SCALE if use_mixed_precision else None
         self.current_step = 0
         self.global_step_ = global_step
         self.get_lr_this_step_, self.loss_scaler_ = get_lr_this_step, loss_scaler
@@ -167,7 +168,7 @@ class ORTTrainer:
         feeds.pop(engine.LOSS_SCALE, None)  # gradients are in the precision of the model, and need none
         rate = feeds.pop(rate_name) if rate_name in feeds else self._scheduled_rate()
         self._prepare(feeds)
-        update = (self.current_step + 1) % self.gradient_accumulation_steps == 0
+        update = self.session.added + 1 >= self.gradient_accumulation_steps
         feeds[rate_name] = torch.as_tensor(rate, dtype=torch.float32).reshape(1)
         results, finite = engine.step(self.session, feeds, fetches, update=update, finite=self.use_mixed_precision)
         self.current_step += 1
@@ -244,8 +245,12 @@ class ORTTrainer:
         trained = set(self.session.get_state())
         self._untrained = [one.name for one in model.graph.initializer if one.name not in trained]
         pending, self.state_dict_ = self.state_dict_, None
-        if pending is not None:
-            self.load_state_dict(pending, self._strict)
+        try:
+            if pending is not None:
+                self.load_state_dict(pending, self._strict)
+        except BaseException:  # the next step must not begin from other weights
+            self.state_dict_ = pending
+            raise
 
     # States -----------------------------------------------------------------------------------------------------------
 
@@ -277,6 +282,7 @@ class ORTTrainer:
             self._postprocess, self.session.passes = postprocess, passes
             self.session.load_state(state)
         self.session.load_state({name: array for name, array in arrays.items() if name in state}, strict)
+        self.session.load_sums(0, {})  # those of other weights
 
     def save_as_onnx(self, path: str) -> None:
         """Write the model, with its loss and in training mode, with the weights as they are now."""

@@ -87,7 +87,7 @@ class ORTTrainer:
         self._init_onnx_model(feeds)
         info, options = self._train_step_info, self.options
         fetches = self._fetches()
-        update = (info.step + 1) % options.batch.gradient_accumulation_steps == 0
+        update = self._training_session.added + 1 >= options.batch.gradient_accumulation_steps
         scheduler, mixed = options.lr_scheduler, options.mixed_precision
         rate = scheduler._step(info)[0] if scheduler else self.optim_config.lr
         feeds[self.model_desc.learning_rate.name] = torch.tensor([float(rate)])
@@ -187,12 +187,16 @@ class ORTTrainer:
             self._training_session.load_state(flat)
         self._model_desc_inputs_with_lr = [*self.model_desc.inputs, self.model_desc.learning_rate]
         opening.describe_session(self.model_desc, self.options)
-        pending, self._load_state_dict = self._load_state_dict, None
-        if pending is not None:
-            pending()
-        flat_state, self._state_dict = self._state_dict, {}
-        if flat_state:
-            self._load_flat_state(flat_state, self._load_state_dict_strict)
+        pending, flat_state = self._load_state_dict, self._state_dict
+        self._load_state_dict, self._state_dict = None, {}
+        try:
+            if pending is not None:
+                pending()
+            if flat_state:
+                self._load_flat_state(flat_state, self._load_state_dict_strict)
+        except BaseException:  # the next step must not begin from other weights
+            self._load_state_dict, self._state_dict = pending, flat_state
+            raise
 
     def _constants_changed(self) -> bool:
         """Whether a weight that the session does not train, and so has as a constant, is another than before."""

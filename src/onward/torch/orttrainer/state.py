@@ -12,7 +12,7 @@ import torch
 
 from onward.errors import OnwardError
 from onward.torch.orttrainer import checkpoint
-from onward.torch.orttrainer._utils import FULL_PRECISION, MODEL, OPTIMIZER, OPTIONS, PARTITION, STEP_INFO
+from onward.torch.orttrainer._utils import FULL_PRECISION, GRADIENTS, MODEL, OPTIMIZER, OPTIONS, PARTITION, STEP_INFO
 from onward.torch.orttrainer.engine import array_from, tensor_of
 from onward.torch.orttrainer.refusal import require
 from onward.torch.orttrainer.weights import initializers
@@ -39,14 +39,19 @@ def whole_state(trainer: ORTTrainer) -> dict[str, Any]:
             "horizontal_parallel_size": distributed.horizontal_parallel_size,
         },
     }
+    if options.batch.gradient_accumulation_steps > 1 and trainer._training_session.added:
+        state[GRADIENTS] = {"steps": trainer._training_session.added, "sums": trainer._training_session.get_sums()}
     if zero > 0:
         state[PARTITION] = trainer._training_session.get_partition_info_map()
     return state
 
 
 def pytorch_state(trainer: ORTTrainer) -> dict[str, torch.Tensor]:
-    """The weights alone, as `load_state_dict` of the module takes them."""
-    return {name: tensor_of(array) for name, array in _model_state(trainer).get(FULL_PRECISION, {}).items()}
+    """The weights alone, as `load_state_dict` of the module takes them: without those of a loss that is a module."""
+    loss = trainer.loss_fn
+    others = {f"loss_fn.{name}" for name in loss.state_dict()} if isinstance(loss, torch.nn.Module) else set()
+    weights = _model_state(trainer).get(FULL_PRECISION, {})
+    return {name: tensor_of(array) for name, array in weights.items() if name not in others}
 
 
 def _model_state(trainer: ORTTrainer) -> dict[str, dict[str, Any]]:
@@ -65,16 +70,19 @@ def load(trainer: ORTTrainer, state: Mapping[str, Any], strict: bool) -> None:
     current = trainer.state_dict()
     if strict:
         _check_names(current, state)
-    _load_weights(trainer, state, strict)
-    optimizer = _merged(current.get(OPTIMIZER, {}), state.get(OPTIMIZER, {}))
     if state.get(OPTIMIZER):
         _check_optimizer(trainer, state)
+    added, sums = _gradients(trainer, state)
+    _load_weights(trainer, state, strict)
+    optimizer = _merged(current.get(OPTIMIZER, {}), state.get(OPTIMIZER, {}))
     trainer._init_session(optimizer)
     if STEP_INFO in state:
         info = trainer._train_step_info
         info.optimization_step = int(state[STEP_INFO]["optimization_step"])
         info.step = int(state[STEP_INFO]["step"])
         trainer._training_session.passes = info.step
+        if trainer.options.batch.gradient_accumulation_steps > 1:
+            trainer._training_session.load_sums(added, sums)
 
 
 def load_flat(trainer: ORTTrainer, state: Mapping[str, Any], strict: bool) -> None:
@@ -85,9 +93,11 @@ def load_flat(trainer: ORTTrainer, state: Mapping[str, Any], strict: bool) -> No
     for name in arrays:
         if strict and name not in known:
             raise OnwardError(f"Checkpoint tensor: {name} is not present in the model.")
-    trainer._update_onnx_model_initializers({**session.get_state(), **arrays})
+    whole = {**session.get_state(), **arrays}
+    trainer._update_onnx_model_initializers(whole)
     trainer._init_session()
-    trainer._training_session.load_state(arrays)
+    trainer._training_session.load_state(whole)
+    trainer._training_session.load_sums(0, {})
 
 
 def _load_weights(trainer: ORTTrainer, state: Mapping[str, Any], strict: bool) -> None:
@@ -102,6 +112,18 @@ def _load_weights(trainer: ORTTrainer, state: Mapping[str, Any], strict: bool) -
             raise OnwardError(f"Unexpected key: {unknown[0]} in state_dict[model][{precision}]")
         loaded |= {name: array_from(value) for name, value in own.items() if name in names}
     trainer._update_onnx_model_initializers(loaded)
+
+
+def _gradients(trainer: ORTTrainer, state: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
+    """How many steps there were since the last update, and the sums of their gradients."""
+    given, wanted = state.get(GRADIENTS, {}), trainer.options.batch.gradient_accumulation_steps
+    added = int(given.get("steps", 0))
+    if added >= wanted:
+        raise OnwardError(
+            f"the state has gradients of {added} steps that were to be followed by others before an update, but "
+            f"gradient_accumulation_steps is {wanted}; use the one it was saved with"
+        )
+    return added, {name: array_from(value) for name, value in given.get("sums", {}).items()}
 
 
 def _check_optimizer(trainer: ORTTrainer, state: Mapping[str, Any]) -> None:

@@ -38,6 +38,12 @@ class _OptimizerConfig:
                 "Each dict inside 'params' must contain a {'params' : [model parameter names]} entry and additional "
                 "entries for custom hyper parameter values",
             )
+            # A text has parts that are names, too.
+            names = [] if isinstance(group["params"], str) else list(group["params"])
+            require(
+                bool(names) and all(isinstance(name, str) for name in names),
+                f"'params' of a group must be a list of names of parameters, not {group['params']!r}",
+            )
             for key in group:
                 require(
                     key == "params" or key in defaults,

@@ -95,6 +95,10 @@ class PolyWarmupLRScheduler(_Warmup):
         require(isinstance(power, float) and 0 <= power < math.inf, "power must be a positive float")
         self.lr_end, self.power = lr_end, power
 
+    def get_lr(self, train_step_info: StepInfo) -> list[float]:
+        scheduled = super().get_lr(train_step_info)
+        return [self.lr_end] if train_step_info.optimization_step > self.total_steps else scheduled
+
     def _schedule(self, base: float) -> schedules.Schedule:
         require(base > self.lr_end, f"lr_end ({self.lr_end}) must be be smaller than initial lr ({base})")
         return schedules.Polynomial(

@@ -9,7 +9,11 @@ import torch
 from onward.errors import OnwardError
 from onward.torch.utils.hooks._statistics_subscriber import StatisticsSubscriber, _InspectActivation
 from onward.torch.utils.hooks._subscriber_base import SubscriberBase
-from onward.torch.utils.hooks._subscriber_manager import SubscriberManager, no_increase_global_step
+from onward.torch.utils.hooks._subscriber_manager import (
+    GlobalSubscriberManager,
+    SubscriberManager,
+    no_increase_global_step,
+)
 
 __all__ = [
     "GlobalSubscriberManager",
@@ -21,8 +25,6 @@ __all__ = [
     "inspect_activation",
     "no_increase_global_step",
 ]
-
-GlobalSubscriberManager = SubscriberManager()
 
 
 def inspect_activation(activation_name: str, tensor: torch.Tensor) -> torch.Tensor:

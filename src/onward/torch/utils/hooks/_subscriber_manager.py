@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -30,6 +31,16 @@ def no_increase_global_step() -> Iterator[None]:
         ORT_NO_INCREASE_GLOBAL_STEP[0] = before
 
 
+class _OfTheClassToo:
+    """A method; called of the class, it is that of `GlobalSubscriberManager`, which was the only one up to 1.15."""
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method, self.__doc__ = method, method.__doc__
+
+    def __get__(self, manager: SubscriberManager | None, owner: type) -> Callable[..., Any]:
+        return functools.partial(self._method, GlobalSubscriberManager if manager is None else manager)
+
+
 class SubscriberManager:
     """Lets subscribers see the layers of a module. Each call of the whole module is a step."""
 
@@ -41,6 +52,7 @@ class SubscriberManager:
     def _subscribers(self) -> list[SubscriberBase]:
         return self._run_ctx.global_states.subscribers
 
+    @_OfTheClassToo
     def subscribe(self, module: nn.Module, subscribers: Sequence[SubscriberBase]) -> None:
         """Let these, and no others, see a module from now on; steps are counted from 0 again.
 
@@ -127,6 +139,9 @@ class SubscriberManager:
         if module in self._run_ctx.global_states.module_to_module_index and not ORT_NO_INCREASE_GLOBAL_STEP[0]:
             self._run_ctx.global_states.execution_step += 1
         return outputs
+
+
+GlobalSubscriberManager = SubscriberManager()
 
 
 def _overrides(subscriber: SubscriberBase, method: str) -> bool:

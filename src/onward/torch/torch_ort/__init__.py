@@ -1,4 +1,4 @@
-"""The names of the package `torch_ort`."""
+"""The names of the package `torch_ort`; `onward.as_onnxruntime_training` knows those of its submodules."""
 
 from __future__ import annotations
 
