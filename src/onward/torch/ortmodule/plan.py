@@ -81,6 +81,7 @@ class Plan:
         self._counters: list[_Counter] = []
         self._buffers = rehearsed.exact.rewritten
         self._rewritten = [first[name] for name in self._buffers]
+        self._copied = self._rewritten  # and the counters that the graph reads
         self.constant = [i for i, name in enumerate(graphs.outputs) if name not in graphs.output_gradients]
         if self._backward is not None:
             seeds = {seed: graphs.outputs.index(name) for name, seed in graphs.output_gradients.items()}
@@ -106,9 +107,9 @@ class Plan:
 
     def _unwritten(self, state: Fingerprint) -> list[torch.Tensor]:
         """The tensors of the module, and copies of those that will be written to, as of arguments."""
-        if not self._rewritten:
+        if not self._copied:
             return state.tensors
-        written = {id(state.tensors[index]) for index in self._rewritten}
+        written = {id(state.tensors[index]) for index in self._copied}
         return [tensor.clone() if id(tensor) in written else tensor for tensor in state.tensors]
 
     def _update(self, run: _Run, state: Fingerprint, found: Sequence[torch.Tensor]) -> None:
@@ -231,6 +232,9 @@ class Plan:
         if self.verified and counters != self._counters:
             raise ORTModuleONNXModelException("it counts its calls in different ways")
         self._counters = counters
+        read = {id(state.tensors[index]) for index in self._states}
+        counted = [counter.state for counter in counters if id(state.tensors[counter.state]) in read]
+        self._copied = [*self._rewritten, *counted]
 
     def _known(self, sizes: Sizes) -> dict[str, int]:
         return sizes_by_name(self._shapes, sizes)
