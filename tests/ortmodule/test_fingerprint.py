@@ -36,6 +36,7 @@ def set_data(module: Sample, data: torch.Tensor) -> None:
 
 CHANGES: dict[str, Callable[[Sample], object]] = {
     "mode": lambda module: module.eval(),
+    "hook": lambda module: module.second[1].register_forward_hook(print),
     "mode of a part": lambda module: module.second[1].eval(),
     "number": lambda module: setattr(module, "scale", 2.5),
     "private number": lambda module: setattr(module, "_private", 2),

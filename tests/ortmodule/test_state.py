@@ -63,3 +63,18 @@ def test_tensors_in_lists() -> None:
     with pytest.warns(FallbackWarning, match="in a list, a dictionary"):
         net(x).sum().backward()
     assert module.scales[0].grad is not None
+
+
+def test_hooks_that_come_later() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
+    reference, net = copy.deepcopy(module), ORTModule(module)
+    x = torch.randn(2, 4)
+    torch.testing.assert_close(net(x), reference(x))
+    handles = [each[1].register_forward_hook(lambda _, args, y: 2 * y) for each in (module, reference)]
+    with pytest.warns(FallbackWarning, match="module '1' has hooks"):
+        torch.testing.assert_close(net(x), reference(x))
+    for handle in handles:
+        handle.remove()
+    torch.testing.assert_close(net(x), reference(x))
+    assert net.runs_on_onnxruntime(x)

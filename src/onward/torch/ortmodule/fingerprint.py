@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 _attributes = attrgetter("__dict__")
 _kind = attrgetter("shape", "dtype", "requires_grad", "device", "layout")
@@ -24,8 +25,8 @@ class Fingerprint:
 
     Attributes:
         key: equal as long as graphs of the module stay right: modules and their attributes as far as they are plain
-            values (those of configurations too), modes, and for each tensor its type, its shape, whether it requires a
-            gradient and which others are the same.
+            values (those of configurations too), modes, which have hooks, and for each tensor its type, its shape,
+            whether it requires a gradient and which others are the same.
         tensors: parameters, buffers, and tensors that are plain attributes.
         names: theirs, if asked for.
         aside: tensors in lists, dictionaries and other objects. Graphs have them as constants, so that the key says
@@ -48,6 +49,8 @@ class Fingerprint:
         self._hidden: list[nn.Module] = []
         self._visit(module, "")
         self._add_hidden()
+        self._module, self._hooked, self._handles = module, tuple(hooks(module)), RemovableHandle.next_id
+        self._found.append(self._hooked)
         self.key: Hashable = tuple(self._found)
         self._outline, elements = self._contents()
         self._elements = list(elements)
@@ -65,9 +68,14 @@ class Fingerprint:
 
         It takes a tenth of the time of another one. False says nothing.
         """
+        if self._handles != RemovableHandle.next_id:  # somebody has registered a hook somewhere
+            if self._hooked != tuple(hooks(self._module)):
+                return False
+            self._handles = RemovableHandle.next_id
         outline, elements = self._contents()
         return (
-            outline == self._outline  # equal names are the same, which is faster to see than of other things
+            not self._hooked  # nobody says when they are removed
+            and outline == self._outline  # equal names are the same, which is faster to see than of other things
             and all(map(is_, elements, self._elements))
             and list(map(_kind, self.tensors)) == self._kinds
             and list(map(_version, self.aside)) == self._versions

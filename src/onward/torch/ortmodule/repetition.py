@@ -77,8 +77,8 @@ class Repetition:
         if now.key != self.state.key:
             raise RuntimeError(
                 f"{type(self.module).__name__} has other attributes, or parameters that require gradients, than when "
-                "it was called; gradients that have gradients themselves are computed by another call. Take them before "
-                "the module is changed"
+                "it was called; gradients that have gradients themselves are computed by another call. Take them "
+                "before the module is changed"
             )
         buffers = {id(tensor) for tensor in self.module.buffers()}
         memo = {
