@@ -168,6 +168,12 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], list[tuple[Tensor, ...]]]] = {
         lambda: Function(lambda _, x: [x[x > 0].mean(), x[x > 0].var()]),
         [(USUAL.clone().requires_grad_(),), (torch.full((2, 4), -1.0).requires_grad_(),)],
     ),
+    "sums of nothing": (
+        lambda: Function(
+            lambda _, x, ids: [r for y in (x[ids], x[ids].t()) for r in (y.sum(-1), y.sum(-2, keepdim=True), y.prod(-1))]
+        ),
+        [(ROWS, IDS[0]), (ROWS, IDS[0, :1]), (ROWS, IDS[0, :0])],
+    ),
     "pool of equal elements": (
         lambda: nn.AdaptiveMaxPool2d(1),
         [(IMAGE,), (torch.zeros(1, 2, 4, 4).requires_grad_(),), (torch.ones(1, 2, 4, 4).requires_grad_(),)],
