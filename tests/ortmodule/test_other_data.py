@@ -170,7 +170,9 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], list[tuple[Tensor, ...]]]] = {
     ),
     "sums of nothing": (
         lambda: Function(
-            lambda _, x, ids: [r for y in (x[ids], x[ids].t()) for r in (y.sum(-1), y.sum(-2, keepdim=True), y.prod(-1))]
+            lambda _, x, ids: [
+                r for y in (x[ids], x[ids].t()) for r in (y.sum(-1), y.sum(-2, keepdim=True), y.prod(-1))
+            ]
         ),
         [(ROWS, IDS[0]), (ROWS, IDS[0, :1]), (ROWS, IDS[0, :0])],
     ),

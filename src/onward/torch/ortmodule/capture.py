@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import io
 import logging
 import re
+import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -55,8 +57,10 @@ _RESERVED = frozenset(
     }
 )  # fmt: skip
 _IMAGE_RANK = 4
+_PROGRAM = re.compile(r"^\n*def forward\(self, arg0_1.*", re.DOTALL | re.MULTILINE)
 _TALKATIVE = (
     "torch._export.non_strict_utils",
+    "torch.fx.experimental.symbolic_shapes",
     "torch.onnx._internal.exporter._registration",
     "onnx_ir._convenience",
 )
@@ -176,14 +180,20 @@ def _valid_distributions() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Nothing logged that is no news: fixed sizes have graphs of their own, packages and attributes may be missing."""
+    """Nothing logged that is no news: fixed sizes have graphs of their own, packages and attributes may be missing.
+
+    Nor what torch.export had until it failed, which it prints.
+    """
     loggers = [logging.getLogger(name) for name in _TALKATIVE]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.ERROR)
+    printed = io.StringIO()
     try:
-        yield
+        with contextlib.redirect_stderr(printed):
+            yield
     finally:
+        print(_PROGRAM.sub("", printed.getvalue()), end="", file=sys.stderr)
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
 
