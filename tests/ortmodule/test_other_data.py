@@ -168,6 +168,15 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], list[tuple[Tensor, ...]]]] = {
         lambda: Function(lambda _, x: [x[x > 0].mean(), x[x > 0].var()]),
         [(USUAL.clone().requires_grad_(),), (torch.full((2, 4), -1.0).requires_grad_(),)],
     ),
+    "identities of booleans and whole numbers": (
+        lambda: Function(
+            lambda _, x: (
+                x @ x.t().masked_fill(torch.eye(4, x.shape[0], dtype=torch.bool), -1.0) * torch.eye(len(x)).int()
+                + torch.eye(x.shape[0], dtype=torch.int64)
+            )
+        ),
+        [(USUAL,), (torch.arange(12.0).reshape(3, 4),)],
+    ),
     "sums of nothing": (
         lambda: Function(
             lambda _, x, ids: [

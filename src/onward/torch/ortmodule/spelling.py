@@ -206,6 +206,13 @@ def _histogram(
     return flat.new_zeros(bins).index_add(0, place, inside.to(x.dtype))
 
 
+def _eye(n: int, m: int | None = None, *, dtype: torch.dtype | None = None, **options: Any) -> Tensor | None:
+    """An identity of booleans or whole numbers, for which onnxruntime has no kernel."""
+    if dtype is None or dtype.is_floating_point or dtype.is_complex or "out" in options:
+        return None
+    return (torch.arange(n).unsqueeze(1) == torch.arange(n if m is None else m)).to(dtype)
+
+
 _SELU_LIMIT = 1.7580993408473766  # scale times alpha
 
 # None where the function itself will do.
@@ -218,6 +225,7 @@ _SPELLINGS: dict[Any, Callable[..., Any]] = {
     F.scaled_dot_product_attention: _attention,
     torch._pack_padded_sequence: packed.pack,
     torch._pad_packed_sequence: packed.pad,
+    torch.eye: _eye,
     torch.histc: _histogram,
     Tensor.histc: _histogram,
     getattr(torch, "_grouped_mm", None): grouped_products,
