@@ -55,6 +55,12 @@ CASES: dict[str, Callable[[Any, Tensor], Any]] = {
         + torch.randint(1, high=3, size=(6,))
     ),
     "whole numbers like others": lambda m, x: m.fc(torch.randint_like(x, 2, 5) * x + torch.randint_like(x, high=3)),
+    "normal, by a function": lambda m, x: (
+        m.fc(x) * torch.normal(1.0, 0.1, (x.shape[0], 1))
+        + torch.normal(m.fc(x), 0.5)
+        + torch.normal(0.0, x.detach().exp()[:, :1])
+        + torch.normal(x[:, :1], x.exp()[:1, :1])
+    ),
     "an order": lambda m, x: m.fc(x)[torch.randperm(x.shape[0])] * 0.3 + m.fc(x) * 0.7,
     "several": lambda m, x: m.fc(x).normal_() + torch.rand(6) + torch.empty(6).exponential_(2) * m.fc(x),
 }
@@ -84,7 +90,7 @@ def _or_zero(gradient: Tensor | None) -> Tensor:
 
 def test_methods_are_as_they_were() -> None:
     names = "bernoulli", "bernoulli_", "exponential_", "normal_", "random_", "uniform_"
-    functions = "bernoulli", "randint", "randint_like", "randperm"
+    functions = "bernoulli", "normal", "randint", "randint_like", "randperm"
     before = *(getattr(torch, name) for name in functions), *(getattr(torch.Tensor, name) for name in names)
     with drawing_is_told():
         assert torch.bernoulli is not before[0]

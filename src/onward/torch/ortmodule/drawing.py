@@ -46,6 +46,16 @@ def drawing_is_told() -> Iterator[None]:
 
         return noted
 
+    spread = torch.normal
+
+    def normal(mean: Any, std: Any = 1.0, size: Any = None, *, generator: Any = None, **options: Any) -> Any:
+        if threading.get_ident() != own or generator is not None or not options.keys() <= _OPTIONS:
+            return spread(mean, std, *([] if size is None else [size]), generator=generator, **options)
+        if size is not None:
+            return torch.empty(size, **options).normal_(mean, std)
+        with torch.no_grad():
+            return torch.empty_like(mean + std).normal_() * std + mean
+
     pick, pick_like, order = torch.randint, torch.randint_like, torch.randperm
 
     def picked(*args: Any, generator: Any = None, **options: Any) -> Any:
@@ -92,8 +102,14 @@ def drawing_is_told() -> Iterator[None]:
     for name in _METHODS:
         setattr(torch.Tensor, name, noting(name))
     setattr(torch.Tensor, "bernoulli", flipped)  # noqa: B010
-    functions = {"bernoulli": flip, "randint": pick, "randint_like": pick_like, "randperm": order}
-    others = {"bernoulli": flipped, "randint": picked, "randint_like": picked_like, "randperm": ordered}
+    functions = {"bernoulli": flip, "normal": spread, "randint": pick, "randint_like": pick_like, "randperm": order}
+    others = {
+        "bernoulli": flipped,
+        "normal": normal,
+        "randint": picked,
+        "randint_like": picked_like,
+        "randperm": ordered,
+    }
     for name, function in others.items():
         setattr(torch, name, function)
     try:

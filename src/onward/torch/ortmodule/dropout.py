@@ -64,6 +64,9 @@ DRAWING = {
     _aten.uniform_.default: UNIFORM,
     getattr(_aten.random_, "from"): INTEGERS,
     _aten.randperm.default: ORDER,
+    _aten.normal.Tensor_Tensor: _NORMAL,
+    _aten.normal.Tensor_float: _NORMAL,
+    _aten.normal.float_Tensor: _NORMAL,
 }
 # Where their bounds are among the arguments; the lower one is 0 by default.
 _BOUNDS = {
@@ -97,6 +100,8 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif func in DRAWING:
             # Those that make a tensor take its sizes, or another tensor, and no numbers.
             self._note(DRAWING[func], drawn, args[1:] if func.overloadpacket.__name__.endswith("_") else ())
+        elif func is _aten.normal.float_float:
+            self._note(_NORMAL, drawn, args[:2])
         elif func in _BOUNDS:
             self._note(INTEGERS, drawn, (0, *args[_BOUNDS[func]])[-2:])
         elif func is _aten.bernoulli.p:
