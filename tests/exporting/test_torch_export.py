@@ -442,6 +442,15 @@ def test_what_cannot_be_exported_is_said_in_one_sentence(capfd):
     assert capfd.readouterr() == ("", "")
 
 
+def test_rows_of_a_largest_norm_stay_as_they_are():
+    """To look them up is to shorten them, in torch."""
+    module = nn.Sequential(nn.Embedding(5, 3, max_norm=0.1), nn.Flatten())
+    before = module[0].weight.detach().clone()
+    with pytest.warns(ExporterWarning, match=r"changes '0\.weight' whenever it is called"):
+        export(module, torch.tensor([[4, 1], [2, 3]]), exporter="dynamo")
+    assert torch.equal(module[0].weight, before)
+
+
 def embedding_with_padding() -> nn.Sequential:
     return nn.Sequential(nn.Embedding(5, 3, padding_idx=0), nn.Flatten(), nn.Linear(6, 2))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import enum
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -127,3 +128,16 @@ def test_sizes_that_change_the_course_get_graphs_of_their_own() -> None:
     for rows in (3, 5, 4, 6, 7, 8):
         compare(module(torch.ones(rows, 4)), reference(torch.ones(rows, 4)))
     assert len(plans(module)) == 2
+
+
+class Way(enum.Enum):
+    SUM = 1
+    MEAN = 2
+
+
+def test_members_of_enumerations() -> None:
+    module = Function(lambda m, x, way: (m.fc(x).sum() if way is Way.SUM else m.fc(x).mean(), way), fc=nn.Linear(4, 4))
+    net = ORTModule(module)
+    for way in (Way.SUM, Way.MEAN, Way.SUM):
+        compare(net(X, way), module(X, way))
+    assert len(plans(net)) == 2

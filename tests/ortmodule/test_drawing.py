@@ -48,6 +48,20 @@ CASES: dict[str, Callable[[Any, Tensor], Any]] = {
     "exponential, as ones and zeros": lambda m, x: F.gumbel_softmax(m.fc(x), hard=True),
     "uniform": lambda m, x: m.fc(x) + torch.empty(x.shape[0], 6).uniform_(-0.1, 0.3),
     "normal": lambda m, x: m.fc(x) + torch.empty(x.shape[0], 6).normal_(1.0, std=0.1),
+    "whole numbers": lambda m, x: (
+        m.fc(x) * torch.randint(50, (x.shape[0], 1))
+        + torch.randint(-2, 9, size=(6,), dtype=torch.int32)
+        + torch.randint(high=3, size=[6]) * torch.empty(1).random_(5)
+        + torch.randint(1, high=3, size=(6,))
+    ),
+    "whole numbers like others": lambda m, x: m.fc(torch.randint_like(x, 2, 5) * x + torch.randint_like(x, high=3)),
+    "normal, by a function": lambda m, x: (
+        m.fc(x) * torch.normal(1.0, 0.1, (x.shape[0], 1))
+        + torch.normal(m.fc(x), 0.5)
+        + torch.normal(0.0, x.detach().exp()[:, :1])
+        + torch.normal(x[:, :1], x.exp()[:1, :1])
+    ),
+    "an order": lambda m, x: m.fc(x)[torch.randperm(x.shape[0])] * 0.3 + m.fc(x) * 0.7,
     "several": lambda m, x: m.fc(x).normal_() + torch.rand(6) + torch.empty(6).exponential_(2) * m.fc(x),
 }
 
@@ -75,8 +89,9 @@ def _or_zero(gradient: Tensor | None) -> Tensor:
 
 
 def test_methods_are_as_they_were() -> None:
-    names = "bernoulli", "bernoulli_", "exponential_", "normal_", "uniform_"
-    before = torch.bernoulli, *(getattr(torch.Tensor, name) for name in names)
+    names = "bernoulli", "bernoulli_", "exponential_", "normal_", "random_", "uniform_"
+    functions = "bernoulli", "normal", "randint", "randint_like", "randperm"
+    before = *(getattr(torch, name) for name in functions), *(getattr(torch.Tensor, name) for name in names)
     with drawing_is_told():
         assert torch.bernoulli is not before[0]
         assert "uniform_" in vars(torch.Tensor)
@@ -84,5 +99,9 @@ def test_methods_are_as_they_were() -> None:
         assert torch.equal(
             torch.empty(3).normal_(generator=generator), torch.randn(3, generator=generator.manual_seed(0))
         )
-    assert before == (torch.bernoulli, *(getattr(torch.Tensor, name) for name in names))
+        assert torch.equal(
+            torch.randint(9, (3,), generator=generator.manual_seed(0)),
+            torch.empty(3, dtype=torch.int64).random_(9, generator=generator.manual_seed(0)),
+        )
+    assert before == (*(getattr(torch, name) for name in functions), *(getattr(torch.Tensor, name) for name in names))
     assert not set(names) & set(vars(torch.Tensor))

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import gc
 import random
+import sys
 import warnings
 import weakref
 from collections.abc import Callable
@@ -311,3 +312,18 @@ def test_a_long_loop_is_left_to_torch_at_once() -> None:
     with pytest.warns(FallbackWarning, match=r"it runs 100\d\d operations in one call"):
         found = net(x)
     torch.testing.assert_close(found, module(x))
+
+
+@pytest.mark.parametrize("decides", [True, False], ids=["decides by data", "operator that ONNX has not"])
+def test_a_warning_is_all_that_is_said(decides: bool, capfd: pytest.CaptureFixture[str]) -> None:
+    """Where they fail, torch's exporters print what they had until then."""
+
+    def function(m: nn.Module, x: Tensor) -> Tensor:
+        print("own words", file=sys.stderr)
+        return (m.fc(x) if x.sum() > 0 else -x) if decides else torch.slogdet(m.fc(x))[1]
+
+    with pytest.warns(FallbackWarning):
+        ORTModule(Function(function, fc=nn.Linear(3, 3)))(torch.ones(3, 3))
+    said = capfd.readouterr()
+    assert said.out == ""
+    assert set(said.err.splitlines()) == {"own words"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 
 import pytest
@@ -13,7 +14,7 @@ from onward.torch.ortmodule.fingerprint import Fingerprint
 
 class Config:
     def __init__(self) -> None:
-        self.width, self.deep = 3, [1]
+        self.width, self.deep, self.inner = 3, [1], types.SimpleNamespace(rate=0.5)
 
 
 class Sample(nn.Module):
@@ -24,7 +25,9 @@ class Sample(nn.Module):
         self.scale, self.kinds, self.table, self.names = 1.5, [1, 2], {"a": 1}, {"x"}
         self.config = Config()
         self.constant = torch.ones(2)
-        self._private = 1
+        self._private, self._options = 1, {"a": 1}
+        self.nested, self.long = {"a": [1, {"b": 2}]}, list(range(100))
+        self.masks, self.hidden = [torch.ones(2)], [nn.Linear(2, 2), self.first]
 
 
 def set_data(module: Sample, data: torch.Tensor) -> None:
@@ -33,6 +36,7 @@ def set_data(module: Sample, data: torch.Tensor) -> None:
 
 CHANGES: dict[str, Callable[[Sample], object]] = {
     "mode": lambda module: module.eval(),
+    "hook": lambda module: module.second[1].register_forward_hook(print),
     "mode of a part": lambda module: module.second[1].eval(),
     "number": lambda module: setattr(module, "scale", 2.5),
     "private number": lambda module: setattr(module, "_private", 2),
@@ -43,6 +47,17 @@ CHANGES: dict[str, Callable[[Sample], object]] = {
     "other list": lambda module: setattr(module, "kinds", [1, 3]),
     "value of a dict": lambda module: module.table.update(a=2),
     "key of a dict": lambda module: module.table.update(b=module.table.pop("a")),
+    "element of a list in a dict": lambda module: module.nested["a"].__setitem__(0, 2),
+    "value of a dict in a list in a dict": lambda module: module.nested["a"][1].update(b=3),
+    "element of a long list": lambda module: module.long.__setitem__(80, 0),
+    "type of a number": lambda module: module.kinds.__setitem__(0, 1.0),
+    "value of a private dict": lambda module: module._options.update(a=2),
+    "list in the configuration": lambda module: module.config.deep.append(2),
+    "object in the configuration": lambda module: setattr(module.config.inner, "rate", 0.1),
+    "tensor in a list": lambda module: module.masks[0].zero_(),
+    "another tensor in a list": lambda module: module.masks.__setitem__(0, torch.ones(2)),
+    "module in a list": lambda module: nn.init.zeros_(module.hidden[0].weight),
+    "mode of a module in a list": lambda module: module.hidden[0].eval(),
     "set": lambda module: (module.names.remove("x"), module.names.add("y")),
     "configuration": lambda module: setattr(module.config, "width", 4),
     "attributes of the configuration": lambda module: setattr(module.config, "__dict__", {"width": 3}),

@@ -176,13 +176,6 @@ def test_what_changes_in_place_between_the_passes_is_noticed(pair: tuple[Net, OR
         loss.backward()
 
 
-def test_gradients_of_gradients_are_refused(pair: tuple[Net, ORTModule]) -> None:
-    loss = pair[1](torch.randn(3, 4)).square().mean()
-    (gradient,) = torch.autograd.grad(loss, [pair[1].fc1.weight], create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        gradient.sum().backward()
-
-
 def test_gradients_of_inputs(pair: tuple[Net, ORTModule]) -> None:
     x = torch.randn(5, 4)
     found = []
@@ -245,6 +238,22 @@ def test_attributes(pair: tuple[Net, ORTModule]) -> None:
     del module.note
     with pytest.raises(AttributeError, match="note"):
         _ = module.note
+
+
+def test_operators_of_containers() -> None:
+    torch.manual_seed(0)
+    net, x = ORTModule(nn.Sequential(nn.Linear(4, 3), nn.Tanh())), torch.randn(2, 4)
+    assert len(net) == 2
+    assert [type(layer) for layer in net] == [nn.Linear, nn.Tanh]
+    net[0] = nn.Linear(4, 5)
+    torch.testing.assert_close(net(x), net[1](net[0](x)))
+    for copied in (copy.deepcopy(net), pickle.loads(pickle.dumps(net)), ORTModule(net)):
+        assert type(copied).__name__ == "ORTModule"
+        assert isinstance(copied, ORTModule)
+        torch.testing.assert_close(copied[:1](x), net[0](x))
+    plain = ORTModule(nn.Linear(4, 3))
+    assert type(plain) is ORTModule
+    assert not hasattr(plain, "__len__")
 
 
 def test_a_layer_that_is_replaced_is_used(pair: tuple[Net, ORTModule]) -> None:

@@ -91,6 +91,7 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor], Tensor], set[str]]] = {
     "logarithm of a probability": (lambda x: (0.5 * x.clamp(-80, 80).sigmoid().squeeze()).log(), set()),
     "logarithm of a softplus": (lambda x: F.softplus(x.clamp(-80, 80)).log(), set()),
     "logaddexp": (lambda x: torch.logaddexp(x, x[:1].flip(1)), set()),
+    "logaddexp2": (lambda x: torch.logaddexp2(x, x[:1].flip(1)), set()),
     "logsumexp": (lambda x: x.logsumexp(1), set()),
     "logsumexp of all": (lambda x: (x - 100).logsumexp((0, 1), keepdim=True), set()),
     "log1p": (lambda x: 1e6 * torch.log1p(x.abs()), set()),
@@ -167,6 +168,38 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], list[tuple[Tensor, ...]]]] = {
     "mean of nothing": (
         lambda: Function(lambda _, x: [x[x > 0].mean(), x[x > 0].var()]),
         [(USUAL.clone().requires_grad_(),), (torch.full((2, 4), -1.0).requires_grad_(),)],
+    ),
+    "cross entropy of probabilities": (
+        lambda: Function(
+            lambda _, x, y: [
+                F.cross_entropy(x, y.softmax(1)),
+                F.cross_entropy(x, y.softmax(1), torch.arange(4.0), reduction="sum", label_smoothing=0.1),
+                F.cross_entropy(x.view(1, 2, -1), y.view(1, 2, -1).softmax(1), reduction="none"),
+                F.cross_entropy(x[0], y[0]),
+            ]
+        ),
+        [(USUAL.clone().requires_grad_(), USUAL.flip(1)), ((100 * USUAL).requires_grad_(), 10 * USUAL)],
+    ),
+    "cumulative products": (
+        lambda: Function(lambda _, x: [x.cumprod(1), torch.cumprod(x, dim=0)]),
+        [(USUAL.clone().requires_grad_(),), (torch.tensor(DATA["zeros"]).requires_grad_(),)],
+    ),
+    "identities of booleans and whole numbers": (
+        lambda: Function(
+            lambda _, x: (
+                x @ x.t().masked_fill(torch.eye(4, x.shape[0], dtype=torch.bool), -1.0) * torch.eye(len(x)).int()
+                + torch.eye(x.shape[0], dtype=torch.int64)
+            )
+        ),
+        [(USUAL,), (torch.arange(12.0).reshape(3, 4),)],
+    ),
+    "sums of nothing": (
+        lambda: Function(
+            lambda _, x, ids: [
+                r for y in (x[ids], x[ids].t()) for r in (y.sum(-1), y.sum(-2, keepdim=True), y.prod(-1))
+            ]
+        ),
+        [(ROWS, IDS[0]), (ROWS, IDS[0, :1]), (ROWS, IDS[0, :0])],
     ),
     "pool of equal elements": (
         lambda: nn.AdaptiveMaxPool2d(1),

@@ -9,6 +9,9 @@ import onnx_ir as ir
 
 from onward.graph.shapes import is_floating
 
+# In the metadata of an initializer that its owner may change between two runs, whole numbers too.
+CHANGES = "onward.changes"
+
 
 @contextmanager
 def changing(graph: ir.Graph, names: Collection[str | None]) -> Iterator[None]:

@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
+from onward.graph.changing import CHANGES
 from onward.graph.nodes import attribute, constant_of, subgraphs
 from onward.graph.parameters import is_baked_scalar
 from onward.graph.shapes import dims, is_floating, static_shape, static_size
@@ -110,7 +111,7 @@ def _shape_or_size(node: ir.Node) -> list[np.ndarray] | None:
 
 
 def _leaf(value: ir.Value) -> np.ndarray | None:
-    if is_floating(value) and not is_baked_scalar(value):
+    if CHANGES in value.metadata_props or (is_floating(value) and not is_baked_scalar(value)):
         return None
     if (static_size(value) or 0) > _LARGEST:
         return None

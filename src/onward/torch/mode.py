@@ -22,7 +22,7 @@ _RANDOM = frozenset(
 
 @contextlib.contextmanager
 def preserved(module: nn.Module) -> Iterator[dict[int, Tensor]]:
-    """Modes, tensors that calls change and random numbers are afterwards what they were; yields what each buffer (by its id) held."""
+    """Modes, random numbers and tensors that calls change stay what they are; yields what those tensors held, by id."""
     import torch
     from torch import nn
 

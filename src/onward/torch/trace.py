@@ -26,11 +26,15 @@ _DUMP = "Torch IR graph at exception:"
 @contextlib.contextmanager
 def _without_graphs() -> Iterator[None]:
     """Let programs print, but for torch's tracer: where it fails, hundreds of lines about what it had until then."""
-    printed = io.StringIO()
+    import torch
+
+    printed, log = io.StringIO(), torch._C._jit_onnx_log
+    setattr(torch._C, "_jit_onnx_log", lambda *args: None)  # noqa: B010  it prints past Python
     try:
         with contextlib.redirect_stdout(printed):
             yield
     finally:
+        setattr(torch._C, "_jit_onnx_log", log)  # noqa: B010
         print(printed.getvalue().partition(_DUMP)[0], end="")  # what the module has said itself
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import inspect
 from collections.abc import Container, Hashable, Mapping, Sequence
@@ -14,7 +15,7 @@ from torch.utils import _pytree as pytree
 from onward.torch.inputs import path_name
 from onward.torch.ortmodule._fallback import ORTModuleIOError
 
-_CONSTANTS = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device)
+_CONSTANTS = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device, enum.Enum)
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 FLAT = frozenset({*_CONSTANTS, *_TENSORS})  # what cannot hold anything
 DTYPES = frozenset(

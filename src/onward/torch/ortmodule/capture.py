@@ -18,6 +18,7 @@ from torch.export import Dim, ExportedProgram
 
 from onward.autodiff.registry import custom_operators
 from onward.errors import OnwardError
+from onward.graph.changing import CHANGES
 from onward.graph.nodes import all_values
 from onward.graph.prepare import prepare
 from onward.torch import program as dynamo
@@ -317,6 +318,9 @@ _WAYS = {"torch.export": _by_export, "torch.export of fixed sizes": _by_export_o
 
 def _name_tensors(found: Captured, module: nn.Module) -> None:
     name_parameters(found.model, module, {id(tensor): tensor.detach().clone() for tensor in module.buffers()})
+    for name in Fingerprint(module, named=True).names:
+        if name in found.model.graph.initializers:
+            found.model.graph.initializers[name].metadata_props[CHANGES] = "True"
 
 
 def _prepared(found: Captured, call: Call) -> Captured:

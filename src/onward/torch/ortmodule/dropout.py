@@ -33,6 +33,7 @@ DOMAIN, DRAWN, METHOD, NUMBERS = "onward.torch", "Drawn", "method", "numbers"
 
 # Methods of torch's tensors, and a mask of ones divided by their share.
 UNIFORM, _NORMAL, _BERNOULLI, EXPONENTIAL, DROPOUT = "uniform_", "normal_", "bernoulli_", "exponential_", "dropout"
+INTEGERS, ORDER = "random_", "randperm"
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,19 @@ DRAWING = {
     _aten.exponential_.default: EXPONENTIAL,
     _aten.normal_.default: _NORMAL,
     _aten.uniform_.default: UNIFORM,
+    getattr(_aten.random_, "from"): INTEGERS,
+    _aten.randperm.default: ORDER,
+    _aten.normal.Tensor_Tensor: _NORMAL,
+    _aten.normal.Tensor_float: _NORMAL,
+    _aten.normal.float_Tensor: _NORMAL,
+}
+# Where their bounds are among the arguments; the lower one is 0 by default.
+_BOUNDS = {
+    _aten.randint.default: slice(0, 1),
+    _aten.randint.low: slice(0, 2),
+    _aten.randint_like.default: slice(1, 2),
+    _aten.randint_like.low_dtype: slice(1, 3),
+    _aten.random_.to: slice(1, 2),
 }
 
 
@@ -86,6 +100,10 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif func in DRAWING:
             # Those that make a tensor take its sizes, or another tensor, and no numbers.
             self._note(DRAWING[func], drawn, args[1:] if func.overloadpacket.__name__.endswith("_") else ())
+        elif func is _aten.normal.float_float:
+            self._note(_NORMAL, drawn, args[:2])
+        elif func in _BOUNDS:
+            self._note(INTEGERS, drawn, (0, *args[_BOUNDS[func]])[-2:])
         elif func is _aten.bernoulli.p:
             self._note(_BERNOULLI, drawn, args[1:])
         elif func is _aten.bernoulli.default:
@@ -141,6 +159,8 @@ class Mask:
         if self.kind == DROPOUT:
             keep = self.numbers[0] if self.numbers else 0.5  # torch leaves out what it takes by default
             draw_mask(noise, keep)
+        elif self.kind == ORDER:
+            torch.randperm(noise.numel(), out=noise)
         else:
             getattr(noise, self.kind)(*self.numbers)
         return noise.permute([self.order.index(axis) for axis in range(len(shape))]).contiguous()

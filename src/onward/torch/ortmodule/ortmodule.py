@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 import types
@@ -24,6 +25,7 @@ _ABOUT_THE_WRAPPER = frozenset({"_original_forward"})
 _OF_THE_MODULE = frozenset({"save_pretrained", "push_to_hub"})
 # Methods of torch that ORTModule has of its own, or that work on the tensors which it shares with the module.
 _OF_TORCH = ("buffers", "load_state_dict", "named_buffers", "named_parameters", "parameters", "state_dict", "zero_grad")
+_WITHOUT = "_without_operators"  # in a class that has the operators of a module: the one without
 _SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 
 
@@ -38,6 +40,9 @@ class ORTModule(nn.Module):
         module: the module.
         debug_options: what to log and which graphs to write to files.
     """
+
+    def __new__(cls, module: nn.Module, debug_options: DebugOptions | None = None) -> ORTModule:
+        return _blank(cls, type(module.module if isinstance(module, ORTModule) else module))
 
     def __init__(self, module: nn.Module, debug_options: DebugOptions | None = None) -> None:
         if not isinstance(module, nn.Module):
@@ -143,7 +148,7 @@ class ORTModule(nn.Module):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         # The inherited one and pickle do not agree on the class.
-        return _blank, (type(self),), self.__getstate__()
+        return _blank, (vars(type(self)).get(_WITHOUT, type(self)), type(self.module)), self.__getstate__()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         of_this = ("_module", "_options", "_runtime")
@@ -202,9 +207,31 @@ class ORTModule(nn.Module):
         return self.module.extra_repr()
 
 
-def _blank(kind: type[ORTModule]) -> ORTModule:
-    """An object for `__setstate__`."""
-    return kind.__new__(kind)
+def _blank(kind: type[ORTModule], of: type) -> ORTModule:
+    """An object for `__init__` or `__setstate__`, of a module of some class."""
+    return object.__new__(_with_operators(kind, of))  # type: ignore[arg-type]  # of its instances it knows __hash__
+
+
+@functools.cache
+def _with_operators(kind: type[ORTModule], of: type) -> type[ORTModule]:
+    """A class of the same name that has the operators of the module's: Python looks for them in classes only.
+
+    Those of containers, `net[0]` and `len(net)`; that nothing else has them is how programs tell containers.
+    """
+    names = [name for name in dir(of) if name.startswith("__") and name.endswith("__") and not hasattr(nn.Module, name)]
+    methods = {name: method for name in names if isinstance(method := getattr(of, name), types.FunctionType)}
+    if not methods:
+        return kind
+    own = {name: _delegated(method) for name, method in methods.items()}
+    return type(kind.__name__, (kind,), {**own, _WITHOUT: kind, "__module__": kind.__module__})
+
+
+def _delegated(method: types.FunctionType) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def delegated(self: ORTModule, *args: Any, **kwargs: Any) -> Any:
+        return method(self.module, *args, **kwargs)
+
+    return delegated
 
 
 def _forward_of(wrapper: ORTModule, module: nn.Module) -> Callable[..., Any]:

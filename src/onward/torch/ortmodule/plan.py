@@ -12,7 +12,6 @@ from typing import Any
 import onnx_ir as ir
 import torch
 from torch import nn
-from torch.autograd.function import once_differentiable
 
 from onward.errors import OnwardError
 from onward.graph.finish import to_input
@@ -32,6 +31,7 @@ from onward.torch.ortmodule.graphs import Graphs, write
 from onward.torch.ortmodule.options import DebugOptions, RuntimeOptions
 from onward.torch.ortmodule.precision import Rehearsed, full_precision, rehearse_call, widened
 from onward.torch.ortmodule.rehearsal import Rehearsal
+from onward.torch.ortmodule.repetition import Repetition, without_gradients
 from onward.torch.ortmodule.session import TensorSession
 
 
@@ -46,7 +46,16 @@ class _Counter:
 class Plan:
     """A pair of graphs, or one where nothing has a gradient."""
 
-    def __init__(self, captured: Captured, graphs: Graphs, names: Sequence[str], rehearsed: Rehearsed) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        signature: inspect.Signature,
+        captured: Captured,
+        graphs: Graphs,
+        names: Sequence[str],
+        rehearsed: Rehearsed,
+    ) -> None:
+        self._module, self._signature = module, signature
         self.guards, self._masks, self.exporter = captured.guards, captured.masks, captured.exporter
         self._passed, self._order = captured.passed, captured.order
         self.results: Results = rehearsed.exact.results.emptied()
@@ -81,6 +90,7 @@ class Plan:
         self._counters: list[_Counter] = []
         self._buffers = rehearsed.exact.rewritten
         self._rewritten = [first[name] for name in self._buffers]
+        self._copied = self._rewritten  # and the counters that the graph reads
         self.constant = [i for i, name in enumerate(graphs.outputs) if name not in graphs.output_gradients]
         if self._backward is not None:
             seeds = {seed: graphs.outputs.index(name) for name, seed in graphs.output_gradients.items()}
@@ -96,7 +106,11 @@ class Plan:
     def __call__(self, call: Call, state: Fingerprint) -> Any:
         """What the module returns."""
         run = _Run(self, call.sizes)
-        found = self.apply(run, self._unchanged(call, state), self._unwritten(state))
+        tensors, states = self._unchanged(call, state), self._unwritten(state)
+        if self._backward is not None and not self._narrow and not self._changed:
+            generator = torch.get_rng_state() if self._draws else None
+            run.repetition = Repetition(self._module, self._signature, call, state, states, generator)
+        found = self.apply(run, tensors, states)
         if self._updated or self._counters or self._rewritten:
             self._update(run, state, found)
         returned = self._with_passed(found, call.tensors)
@@ -106,9 +120,9 @@ class Plan:
 
     def _unwritten(self, state: Fingerprint) -> list[torch.Tensor]:
         """The tensors of the module, and copies of those that will be written to, as of arguments."""
-        if not self._rewritten:
+        if not self._copied:
             return state.tensors
-        written = {id(state.tensors[index]) for index in self._rewritten}
+        written = {id(state.tensors[index]) for index in self._copied}
         return [tensor.clone() if id(tensor) in written else tensor for tensor in state.tensors]
 
     def _update(self, run: _Run, state: Fingerprint, found: Sequence[torch.Tensor]) -> None:
@@ -231,6 +245,9 @@ class Plan:
         if self.verified and counters != self._counters:
             raise ORTModuleONNXModelException("it counts its calls in different ways")
         self._counters = counters
+        read = {id(state.tensors[index]) for index in self._states}
+        counted = [counter.state for counter in counters if id(state.tensors[counter.state]) in read]
+        self._copied = [*self._rewritten, *counted]
 
     def _known(self, sizes: Sizes) -> dict[str, int]:
         return sizes_by_name(self._shapes, sizes)
@@ -276,6 +293,18 @@ class Plan:
             found[slot] = tensor
         return found
 
+    def repeat(
+        self, repetition: Repetition, gradients: Sequence[torch.Tensor | None], needed: Sequence[bool]
+    ) -> list[torch.Tensor | None]:
+        """The same by torch, with gradients of their own."""
+        given = [*repetition.call.tensors, *(repetition.before[index] for index in self._states)]
+        wanted = [tensor for tensor, needs in zip(given, needed, strict=True) if needs]
+        computed = [index for index in range(len(self.results.places)) if index not in self._passed]
+        places = [(self._order.index(output), gradient) for output, gradient in enumerate(gradients)]
+        of, seeds = zip(*((computed[place], g) for place, g in places if place < len(computed)), strict=True)
+        found = iter(repetition.gradients(wanted, of, seeds))
+        return [next(found) if needs else None for needs in needed]
+
 
 def _require_equal(
     what: str, found: Tensors, rehearsed: Rehearsed, of: Callable[[Rehearsal], Tensors], **options: float
@@ -291,6 +320,7 @@ class _Run:
         self.results: list[torch.Tensor] = []
         self.outputs: list[torch.Tensor] = []
         self.taken: list[torch.Tensor] = []
+        self.repetition: Repetition | None = None
 
     def forward(self, tensors: Sequence[torch.Tensor]) -> None:
         self.results, self.taken = self.plan.run_forward(tensors, self._sizes)
@@ -304,7 +334,7 @@ class _ORTModuleFunction(torch.autograd.Function):
     def forward(ctx: Any, run: _Run, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         plan = run.plan
         run.forward(tensors)
-        ctx.plan = plan
+        ctx.plan, ctx.repetition = plan, run.repetition
         ctx.likes = [(output.shape, output.dtype) for output in run.outputs]
         # By torch: it notices what is changed in place before the backward pass, and frees what is not needed again.
         ctx.save_for_backward(*plan.saved(run.taken, run.results))
@@ -314,16 +344,21 @@ class _ORTModuleFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        # What refuses second derivatives takes its time; it is of use only if they are asked for.
-        return (_backward_once if torch.is_grad_enabled() else _backward)(ctx, *gradients)
+        if not torch.is_grad_enabled():
+            return None, *_gradients(ctx, gradients)
+        if ctx.repetition is not None:
+            _ = ctx.saved_tensors  # torch says if they are gone, or have been changed
+            return None, *ctx.plan.repeat(ctx.repetition, gradients, ctx.needs_input_grad[1:])
+        with torch.no_grad():
+            found = _gradients(ctx, gradients)
+        return None, *without_gradients(found)
 
 
-def _backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+def _gradients(ctx: Any, gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
     found = ctx.plan.run_backward(ctx.saved_tensors, gradients, ctx.likes)
-    return None, *(g if needed else None for g, needed in zip(found, ctx.needs_input_grad[1:], strict=True))
+    return [g if needed else None for g, needed in zip(found, ctx.needs_input_grad[1:], strict=True)]
 
 
-_backward_once = once_differentiable(_backward)
 # Function's own method looks for wrappers of functorch among all tensors; what functorch follows does not come here.
 _apply: Callable[..., tuple[torch.Tensor, ...]] = super(torch.autograd.Function, _ORTModuleFunction).apply
 
@@ -350,7 +385,7 @@ def build(
         state = Fingerprint(module, named=True)
         mode = "training" if torch.is_grad_enabled() and module.training else "inference"
         graphs = write(captured, state, rehearsed.exact)
-        plan = Plan(captured, graphs, state.names, rehearsed)
+        plan = Plan(module, signature, captured, graphs, state.names, rehearsed)
         _save(options, mode, captured, plan, state.names)
         times.append(time.perf_counter())
         plan.verify(rehearsed, state)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -63,11 +65,20 @@ def _cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor | None:
-    """Smoothed labels, which exporters leave out: a part of the loss is the mean over all classes."""
-    if label_smoothing == 0 or target.is_floating_point() or size_average is not None or reduce is not None:
+    """Smoothed labels, which exporters leave out, and probabilities, which the operator they write does not take.
+
+    A part of the loss for smoothed labels is the mean over all classes.
+    """
+    if size_average is not None or reduce is not None or (label_smoothing == 0 and not target.is_floating_point()):
         return None
     axis = min(scores.ndim - 1, 1)
     logarithms = F.log_softmax(scores, axis)
+    if target.is_floating_point():
+        wanted = target * (1 - label_smoothing) + label_smoothing / scores.shape[axis]
+        if weight is not None:
+            wanted = wanted * weight.view(-1, *[1] * (scores.ndim - axis - 1))
+        losses = -(logarithms * wanted).sum(axis)
+        return losses if reduction == "none" else losses.sum() if reduction == "sum" else losses.mean()
     plain = F.nll_loss(logarithms, target, weight, ignore_index=ignore_index, reduction=reduction)
     counted = target != ignore_index
     if weight is not None:
@@ -206,7 +217,29 @@ def _histogram(
     return flat.new_zeros(bins).index_add(0, place, inside.to(x.dtype))
 
 
+def _log_add_exp_2(x: Tensor, y: Tensor) -> Tensor:
+    """log2(2^x + 2^y), which exporters write so: it is infinite for numbers that are not large."""
+    return torch.logaddexp(x * math.log(2), y * math.log(2)) / math.log(2)
+
+
+def _products(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor | None:
+    """The products of the first elements, one by one: ONNX has no operator for them."""
+    count = x.shape[dim] if x.ndim else 0
+    if not isinstance(count, int) or not 0 < count <= _MOST_PRODUCTS:
+        return None
+    factors = (x if dtype is None else x.to(dtype)).unbind(dim)
+    return torch.stack(list(itertools.accumulate(factors, torch.mul)), dim)
+
+
+def _eye(n: int, m: int | None = None, *, dtype: torch.dtype | None = None, **options: Any) -> Tensor | None:
+    """An identity of booleans or whole numbers, for which onnxruntime has no kernel."""
+    if dtype is None or dtype.is_floating_point or dtype.is_complex or "out" in options:
+        return None
+    return (torch.arange(n).unsqueeze(1) == torch.arange(n if m is None else m)).to(dtype)
+
+
 _SELU_LIMIT = 1.7580993408473766  # scale times alpha
+_MOST_PRODUCTS = 256
 
 # None where the function itself will do.
 _SPELLINGS: dict[Any, Callable[..., Any]] = {
@@ -218,6 +251,11 @@ _SPELLINGS: dict[Any, Callable[..., Any]] = {
     F.scaled_dot_product_attention: _attention,
     torch._pack_padded_sequence: packed.pack,
     torch._pad_packed_sequence: packed.pad,
+    torch.eye: _eye,
+    torch.logaddexp2: _log_add_exp_2,
+    Tensor.logaddexp2: _log_add_exp_2,
+    torch.cumprod: _products,
+    Tensor.cumprod: _products,
     torch.histc: _histogram,
     Tensor.histc: _histogram,
     getattr(torch, "_grouped_mm", None): grouped_products,

@@ -15,7 +15,7 @@ from onward.graph.nodes import input_at
 from onward.graph.provenance.record import OPERATION
 from onward.graph.replacement import replace_node
 from onward.graph.shapes import is_floating
-from onward.torch.ortmodule.forms.bound import adaptive_pool, clip, double, mean
+from onward.torch.ortmodule.forms.bound import adaptive_pool, clip, count_axes, double, mean
 from onward.torch.ortmodule.forms.index import guard_indices
 from onward.torch.ortmodule.forms.logarithm import (
     binary_cross_entropy,
@@ -38,6 +38,7 @@ def choose_forms(model: ir.Model) -> None:
     op = Builder(model.graph, model.opset_imports[""])
     for node in reversed(list(model.graph)):  # an operation that consists of others comes before them
         guard_indices(op, node)
+        count_axes(op, node)
         form = _form_of(node)
         if form is not None and node.graph is not None and input_at(node, 0) is not None:
             replace_node(op, node, _one_value(form))

@@ -1,4 +1,4 @@
-"""Bounds, means and numbers where onnxruntime's kernels, or the exporter, take others than torch."""
+"""Bounds, axes, means and numbers where onnxruntime's kernels, or the exporter, take others than torch."""
 
 from __future__ import annotations
 
@@ -31,6 +31,17 @@ def clip(op: Builder, node: ir.Node) -> ir.Value | None:
         op.constant(end, dtype) if bound is None else bound for bound, end in ((low, -math.inf), (high, math.inf))
     ]
     return op.Clip(node.inputs[0], *bounds)
+
+
+def count_axes(op: Builder, node: ir.Node) -> None:
+    """Axes from the first one on: onnxruntime leaves those that are counted from the last one in, if there is nothing.
+
+    In place. The standard allows both.
+    """
+    x, axes = input_at(node, 0), constant_of(input_at(node, 1))
+    is_reduction = node.domain == "" and node.op_type.startswith("Reduce")
+    if is_reduction and x is not None and x.shape is not None and axes is not None and (axes < 0).any():
+        node.replace_input_with(1, op.constant(axes % len(x.shape), ir.DataType.INT64))
 
 
 def mean(op: Builder, node: ir.Node) -> ir.Value | None:
