@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from onward.torch import ORTModule
 from onward.torch.ortmodule import FallbackWarning
 from tests.ortmodule.models import Function
+from tests.ortmodule.test_module import plans
 
 
 class Warm(nn.Module):
@@ -78,3 +79,20 @@ def test_hooks_that_come_later() -> None:
         handle.remove()
     torch.testing.assert_close(net(x), reference(x))
     assert net.runs_on_onnxruntime(x)
+
+
+def test_parameters_with_names_of_operations() -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.t, self.exp = nn.Parameter(torch.tensor(0.5)), nn.Parameter(torch.ones(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (x * self.exp) @ x.t() / self.t.exp()
+
+    module, x = Named(), torch.randn(3, 4)
+    net = ORTModule(module)
+    assert net.runs_on_onnxruntime(x)
+    assert [plan.exporter for plan in plans(net)] == ["torch.export"]  # whose graphs are for all sizes
+    found = [torch.autograd.grad(each(x).square().sum(), list(module.parameters())) for each in (net, module)]
+    torch.testing.assert_close(*found)

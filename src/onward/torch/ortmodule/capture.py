@@ -19,6 +19,7 @@ from torch.export import Dim, ExportedProgram
 from onward.autodiff.registry import custom_operators
 from onward.errors import OnwardError
 from onward.graph.changing import CHANGES
+from onward.graph.naming import free_name
 from onward.graph.nodes import all_values
 from onward.graph.prepare import prepare
 from onward.torch import program as dynamo
@@ -317,10 +318,20 @@ _WAYS = {"torch.export": _by_export, "torch.export of fixed sizes": _by_export_o
 
 
 def _name_tensors(found: Captured, module: nn.Module) -> None:
+    _tell_apart(found.model.graph)
     name_parameters(found.model, module, {id(tensor): tensor.detach().clone() for tensor in module.buffers()})
     for name in Fingerprint(module, named=True).names:
         if name in found.model.graph.initializers:
             found.model.graph.initializers[name].metadata_props[CHANGES] = "True"
+
+
+def _tell_apart(graph: ir.Graph) -> None:
+    """Other names for results of operations that a parameter has, `t` of `x.t()` for instance."""
+    taken = {value.name for value in all_values(graph)}
+    for node in graph.all_nodes():
+        for output in node.outputs:
+            if output.name in graph.initializers:
+                output.name = free_name(f"{output.name}_result", taken)
 
 
 def _prepared(found: Captured, call: Call) -> Captured:
