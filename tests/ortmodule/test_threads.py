@@ -152,6 +152,75 @@ def test_one_run_that_was_disturbed_says_little(two_threads: None, monkeypatch: 
     assert run._all.seconds == 50.0
 
 
+def taking(monkeypatch: pytest.MonkeyPatch, seconds: dict[int, float]) -> list[int]:
+    """Let sessions of so many threads take so long; yields how many each run had."""
+    had: list[int] = []
+    original = session._Timed.run
+
+    def run(timed: session._Timed, *args: Any, **options: Any) -> Any:
+        found = original(timed, *args, **options)
+        timed.seconds = seconds[timed.threads]
+        had.append(timed.threads)
+        return found
+
+    monkeypatch.setattr(session._Timed, "run", run)
+    monkeypatch.setattr(session, "rest_openmp", lambda: None)
+    return had
+
+
+FIRST = [2] * session._TRIALS + [2, 1] + [1] * session._TRIALS  # until both have been timed
+
+
+def test_the_callers_thread_alone_is_taken_where_it_is_faster(
+    two_threads: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = {1: 1e-3, 2: 2e-3}
+    had = taking(monkeypatch, seconds)
+    run, x = session.TensorSession(MODEL), torch.ones(3, 2)
+    count = session._TRIALS + 1 + session._TRIALS
+    for _ in range(count + 250):
+        assert torch.equal(run.run([x])[0], x.tanh())
+    assert had[: len(FIRST)] == FIRST
+    assert had[len(FIRST) :] == [1] * 250  # twice as long is far longer, and tried seldom
+    seconds[2] = 0.5e-3
+    run._all.seconds = 1.2e-3
+    for _ in range(150):
+        run.run([x])
+    # The other one was tried again, and turned out to be faster now.
+    assert had[-1] == 2
+    assert 2 in had[len(FIRST) + 250 :][:101]
+
+
+def test_the_slower_one_is_tried_again_now_and_then(two_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    had = taking(monkeypatch, {1: 1.2e-3, 2: 1e-3})
+    run, x = session.TensorSession(MODEL), torch.ones(3, 2)
+    for _ in range(2 * session._TRIALS + 1 + 3 * session._AGAIN):
+        run.run([x])
+    rest = had[len(FIRST) :]
+    assert rest.count(1) == 3
+    assert rest.count(2) == 3 * session._AGAIN - 3
+
+
+@pytest.mark.parametrize("why", ["other bits", "long"])
+def test_the_callers_thread_alone_is_not_taken(why: str, two_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it gives other bits, as convolutions do: a program would not compute the same each time. Or never helps."""
+    had = taking(monkeypatch, {1: 1e-6, 2: 1e-3 if why == "other bits" else 2 * session._LIMITED})
+    if why == "other bits":
+        monkeypatch.setattr(session, "_is_same", lambda one, other: False)
+    run, x = session.TensorSession(MODEL), torch.ones(3, 2)
+    for _ in range(60):
+        run.run([x])
+    assert had.count(1) == (1 if why == "other bits" else 0)
+
+
+def test_the_same_bits() -> None:
+    nan = torch.tensor([float("nan"), 1.0])
+    assert session._is_same(nan, nan.clone())
+    assert session._is_same(torch.tensor(1.0), torch.tensor(1.0))
+    assert session._is_same(torch.ones(0, 2), torch.ones(0, 2))
+    assert not session._is_same(torch.tensor([1.0]), torch.tensor([1.0 + 2**-23]))
+
+
 def test_threads_that_make_the_first_call_share_its_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[object] = []
     build = runner.build
@@ -173,27 +242,3 @@ def test_threads_that_make_the_first_call_share_its_graphs(monkeypatch: pytest.M
     assert len(made) == 1
     assert all(torch.allclose(result, module.module(x)) for result in found)
     assert len(found) == 3
-
-
-def test_tiny_graphs_are_tried_on_one_thread(two_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "_TINY", float("inf"))
-    run, x = session.TensorSession(MODEL), torch.randn(50, 2)
-    found = [run.run([x])[0] for _ in range(3 * session._TRIALS)]
-    assert run._one is not None
-    assert run._one.runs >= session._TRIALS <= run._all.runs
-    assert all(torch.equal(y, found[0]) for y in found)
-    # Whichever takes less time at least runs from now on, until its runs take longer.
-    for faster, slower in ((run._one, run._all), (run._all, run._one)):
-        faster.seconds, slower.seconds = 1e-9, 1.0
-        before = slower.runs
-        run.run([x])
-        assert slower.runs == before
-
-
-def test_longer_graphs_keep_their_threads(two_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "_TINY", 0.0)
-    module, x = ORTModule(torch.nn.Linear(4, 4)), torch.ones(2, 4)
-    for _ in range(3 * session._TRIALS):
-        module(x).sum().backward()
-    (plan,) = (found for plans in module._runner.plans.values() for found in plans.values())
-    assert plan._forward._one is None

@@ -86,4 +86,8 @@ def taken(
     """
     places = np.eye(math.prod(kernel))[:: -1 if backwards else 1]
     filters = op.constant(np.tile(places, (channels, 1)).reshape(-1, 1, *kernel), x.dtype)
+    if channels == 1:
+        # All of them, whatever the batch. Of constants, onnxruntime would make blocks of channels, and put what it
+        # computes by them in order again, which takes longer.
+        filters = op.Slice(filters, [0], op.dim(x, 0) + math.prod(kernel), [0])
     return op.Conv(x, filters, strides=strides, dilations=dilations, pads=pads, group=channels)
