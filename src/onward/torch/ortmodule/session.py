@@ -23,8 +23,9 @@ _SHORT = 8e-4
 # hand data over, is up to where the cores are, which on virtual machines is not always the same.
 _LIMITED = 1e-2
 _TRIALS = 5  # of all threads, before the caller's alone is tried
-# The slower of the two is tried again every so many runs, unless it takes far longer.
-_AGAIN, _SELDOM, _FAR = 100, 2000, 1.5
+# The slower of the two has this many runs of so many, fewer if it takes far longer. The first of them is no measure:
+# threads have to wake up.
+_PROBES, _AGAIN, _SELDOM, _FAR = 4, 200, 4000, 1.5
 
 
 class _Timed:
@@ -102,7 +103,8 @@ class TensorSession:
             return alone
         faster, other = (alone, together) if alone.seconds < together.seconds else (together, alone)
         self._runs += 1
-        return other if self._runs % (_AGAIN if other.seconds < _FAR * faster.seconds else _SELDOM) == 0 else faster
+        every = _AGAIN if other.seconds < _FAR * faster.seconds else _SELDOM
+        return faster if self._runs % every < every - _PROBES else other
 
 
 def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
