@@ -77,6 +77,10 @@ def test_polynomials_end_where_they_end(power: float) -> None:
         (lambda: optim.AdamConfig([{"params": ["w"]}]), "Each dict inside 'params' must contain"),
         (lambda: optim.AdamConfig([{"params": "fc.weight", "alpha": 0.1}]), r"a list of names .*, not 'fc.weight'"),
         (lambda: optim.AdamConfig([{"params": [nn.Parameter(torch.ones(1))], "alpha": 0.1}]), "a list of names"),
+        (
+            lambda: optim.AdamConfig([{"params": ["v", "w"], "alpha": 0.1}, {"params": ["w"], "alpha": 0.2}]),
+            r"\['w'\] are in more than one group",
+        ),
         (lambda: optim.AdamConfig([{"params": ["w"], "ratio_min": 0.1}]), "'ratio_min' hyper parameter not present"),
         (lambda: optim.AdamConfig(lr=-1), "'lr' must be a positive number"),
         (lambda: optim.AdamConfig(max_norm_clip=0.0), "'max_norm_clip' must not be 0"),

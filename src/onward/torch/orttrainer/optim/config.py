@@ -32,6 +32,7 @@ class _OptimizerConfig:
         number = isinstance(lr, (int, float)) and not isinstance(lr, bool)
         require(number and 0 <= lr < math.inf, "lr must be a positive number")
         require(isinstance(params, list), "'params' must be a list")
+        taken: set[str] = set()
         for group in params:
             require(
                 isinstance(group, dict) and len(group) > 1 and "params" in group,
@@ -44,6 +45,9 @@ class _OptimizerConfig:
                 bool(names) and all(isinstance(name, str) for name in names),
                 f"'params' of a group must be a list of names of parameters, not {group['params']!r}",
             )
+            twice = sorted(taken.intersection(names))
+            require(not twice, f"{twice} are in more than one group of 'params'")
+            taken.update(names)
             for key in group:
                 require(
                     key == "params" or key in defaults,
