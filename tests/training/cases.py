@@ -80,6 +80,8 @@ WINDOWS = {
     "gaps": ("kernel_shape=[2,2], strides=[3,3]", (6, 6)),
     "dilations": ("kernel_shape=[2,2], strides=[2,2], dilations=[2,1]", (6, 6)),
     "wide": ("kernel_shape=[2,2], strides=[2,2]", (4, 70)),
+    "a rest": ("kernel_shape=[2,2], strides=[2,2]", (5, 7)),
+    "a rest of columns": ("kernel_shape=[1,4], strides=[1,4]", (2, 11)),
 }
 
 
@@ -112,6 +114,8 @@ def _maxima() -> Iterator[Case]:
     yield Case("maxima of single rows", flat, {"x": (2, 3, 4, 60)})
     whole = "p = MaxPool<kernel_shape=[50], strides=[50]>(x) y = Tanh(p)"
     yield Case("maxima of long windows", whole, {"x": (2, 3, 150)})
+    thin = "p = MaxPool<kernel_shape=[2,1,2], strides=[2,1,2]>(x) y = Tanh(p)"
+    yield Case("maxima of thin volumes", thin, {"x": (2, 3, 5, 2, 4)})
     cube = "p = MaxPool<kernel_shape=[2,2,2], strides=[2,2,2]>(x) y = Tanh(p)"
     yield Case("maxima of volumes", cube, {"x": (1, 2, 2, 4, 4)})
     for dtype in (np.float64, np.float16):

@@ -105,7 +105,8 @@ CASES = {
     "channels first": (bottleneck(), {"MatMul"}, {"Conv"}),
     "maxima": (pooled((2, 3), 4, 6), {"HardSigmoid"}, {"ScatterElements"}),
     "maxima, no Relu": (pooled((3, 1), 6, 5, "Identity"), {"MatMul"}, {"ScatterElements"}),
-    "maxima, a rest": (pooled((2, 2), 5, 4), {"ScatterElements"}, {"Tile"}),
+    "maxima, a rest": (pooled((2, 2), 5, 5), {"MaxUnpool", "Slice"}, {"ScatterElements"}),
+    "maxima, a rest, larger": (pooled((2, 3), 5, 4), {"ScatterElements"}, {"Tile"}),
     "maxima, padding": (pooled((3, 3), 6, 9, pads=[1, 1, 1, 1]), {"ScatterElements"}, {"Tile"}),
     "maxima, padding at the end": (pooled((5, 5), 10, 10, pads=[0, 0, 1, 1]), {"ScatterElements"}, {"Tile"}),
 }
