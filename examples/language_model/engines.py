@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -38,6 +39,7 @@ def export_module(model: nn.Module, path: Path) -> None:
     model.eval()
     sizes = {0: torch.export.Dim("bptt"), 1: torch.export.Dim("batch")}
     sample = torch.zeros(3, 2, dtype=torch.int64)
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # that torchvision is not here
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's, about itself
         program = torch.onnx.export(model, (sample,), dynamo=True, verbose=False, dynamic_shapes={"src": sizes})
