@@ -88,13 +88,22 @@ WINDOWS = {
 def _maxima() -> Iterator[Case]:
     """Windows that tile an image, with and without padding, and those that do not."""
     for name, (attributes, sizes) in WINDOWS.items():
-        text = f"c = Conv(x, w) a = Relu(c) p = MaxPool<{attributes}>(a) y = Tanh(p)"
+        text = f"c = Conv(x, w, b) a = Relu(c) p = MaxPool<{attributes}>(a) y = Tanh(p)"
         # onnxruntime 1.20 adds windows that lie in the padding; their maximum is the lowest number.
         since = (1, 21) if name == "ceil, padded" else (1, 20)
-        yield Case(f"maxima, {name}", text, {"x": (2, 2, *sizes)}, {"w": (3, 2, 1, 1)}, since=since)
+        yield Case(f"maxima, {name}", text, {"x": (2, 2, *sizes)}, {"w": (3, 2, 1, 1), "b": (3,)}, since=since)
     tiles = "MaxPool<kernel_shape=[2,2], strides=[2,2]>"
     images = {"x": (2, 2, 4, 6)}
     yield Case("maxima of an input", f"y = {tiles}(x)", images)
+    for name, shape in {
+        "pairs of channels": "0,2,8,6",
+        "volumes of channels": "0,2,2,4,6",
+        "more images": "-1,2,4,6",
+    }.items():
+        window = "2,2,2" if "volumes" in name else "2,2"
+        text = f"""c = Conv(x, w, b) s = Constant<value = int64[{shape.count(",") + 1}] {{{shape}}}>() r = Reshape(c, s)
+            p = MaxPool<kernel_shape=[{window}], strides=[{window}]>(r) y = Tanh(p)"""
+        yield Case(f"maxima of {name}", text, images, {"w": (4, 2, 1, 1), "b": (4,)})
     yield Case("maxima, two readers", f"a = Relu(x) p = {tiles}(a) s = ReduceSum<keepdims=0>(a) y = Mul(p, s)", images)
     yield Case("maxima, also an output", f"a = Relu(x) y = {tiles}(a)", images, output="y a")
     yield Case("maxima, twice", f"a = {tiles}(x) b = {tiles}(x) y = Mul(a, b)", images)

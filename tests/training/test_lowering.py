@@ -423,3 +423,23 @@ def test_only_a_product_of_the_standard_is_taken_apart(domain):
     lower(op)
     (product,) = [node for node in graph if node.op_type == "MatMul"]
     assert product.inputs[0] is (scaled if domain else g)
+
+
+def test_the_bias_before_a_pooling_sums_what_is_scattered():
+    model = parsed("""net (float[N, 2, 8, 8] x, float[3, 2, 3, 3] w, float[3] b) => (float loss) {
+        c = Conv(x, w, b)
+        p = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(c)
+        loss = ReduceMean<keepdims = 0>(p)
+    }""")
+    graph = split(model, trainable=["w", "b"], frozen=[]).training.graph
+    (reshape,) = (node for node in graph.node if node.output[0] in sums_read(graph))
+    sizes = {
+        value.name: [d.dim_value or d.dim_param for d in value.type.tensor_type.shape.dim] for value in graph.value_info
+    }
+    assert sizes[reshape.output[0]] == ["N", 3, 9]
+
+
+def sums_read(graph: onnx.GraphProto) -> set[str]:
+    """What is summed over more than the samples."""
+    known = {tensor.name: numpy_helper.to_array(tensor).tolist() for tensor in graph.initializer}
+    return {node.input[0] for node in graph.node if node.op_type == "ReduceSum" and len(known[node.input[1]]) > 1}

@@ -17,6 +17,7 @@ from onward.graph.builder import Builder
 from onward.graph.nodes import attribute
 from onward.graph.shapes import dims, rank, static_shape
 from onward.training.lowering.depthwise import RowProducts
+from onward.training.lowering.pooling import scattered_values
 from onward.training.lowering.shifts import Shifts, taken
 
 # A weight gradient by a matrix product reads the data once for each place of the kernel; with more of them than this it
@@ -82,10 +83,18 @@ def conv(op: Builder, node: ir.Node, dy: ir.Value) -> Cotangents:
     rows = convolution.row_products(op, dy)
     dw = rows.weight_gradient(x) if rows else _weight_gradient(op, x, dy, convolution)
     dx = rows.data_gradient() if rows and rows.suit_data else _data_gradient(op, dy, convolution)
-    db = rules.bias_gradient(op, dy, window)
+    db = _bias_gradient(op, dy, convolution)
     if factor is not None:
         dw, db = dw * factor, db * op.Reshape(factor, [-1])
     return [dx, dw, db][: len(node.inputs)]
+
+
+def _bias_gradient(op: Builder, dy: ir.Value, convolution: _Convolution) -> ir.Value:
+    shape, counts = static_shape(convolution.w), convolution.counts
+    pooled = None if shape is None or counts is None else scattered_values(op, dy, shape[0], counts)
+    if pooled is None:
+        return rules.bias_gradient(op, dy, convolution.window)
+    return op.ReduceSum(pooled, [0, 2], keepdims=0)
 
 
 def _without_factor(dy: ir.Value, w: ir.Value, y: ir.Value) -> tuple[ir.Value, ir.Value | None]:

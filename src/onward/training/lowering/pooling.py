@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -11,8 +12,9 @@ from onward.autodiff.registry import Cotangents
 from onward.autodiff.rules import pool as rules
 from onward.autodiff.rules.window import known_sizes
 from onward.graph.builder import Builder
-from onward.graph.nodes import attribute
+from onward.graph.nodes import attribute, standard_producer
 from onward.graph.shapes import dims
+from onward.training.lowering.scattering import is_zero
 from onward.training.lowering.unpooling import unpooled
 
 # Pixels of the rows that the windows of one row of results read. The products below take time by it. Without them, the
@@ -77,6 +79,25 @@ def _scattered_by_products(op: Builder, tiles: _Tiles, x: ir.Value, y: ir.Value,
     largest = op.Equal(op.Reshape(x, band), op.MatMul(maxima, spread))
     chosen = op.Relu(op.MatMul(op.cast(largest, x.dtype), op.constant(first, x.dtype)))
     return chosen * op.MatMul(op.Reshape(dy, row), spread)
+
+
+def scattered_values(op: Builder, dy: ir.Value, channels: int, sizes: list[int]) -> ir.Value | None:
+    """If dy is the gradient of a MaxPool of images `[N, C, *sizes]`: what it scatters, as `[N, C, windows]`.
+
+    That has the same sum for each channel, and is a fraction of it.
+    """
+    scatter = standard_producer(dy)
+    while scatter is not None and scatter.op_type == "Reshape":
+        scatter = standard_producer(scatter.inputs[0])
+    if scatter is None or scatter.op_type != "ScatterElements" or not is_zero(scatter.inputs[0]):
+        return None
+    pool = _pool_of(scatter)
+    if pool is None:
+        return None
+    images, counts = (known_sizes((dims(value) or (None,) * 3)[2:]) for value in (pool.inputs[0], pool.outputs[0]))
+    if images != sizes or not counts or 0 in counts:  # other images need not be those of one channel
+        return None
+    return op.Reshape(scatter.inputs[2], [-1, channels, math.prod(counts)])
 
 
 def average_pool(op: Builder, node: ir.Node, dy: ir.Value) -> Cotangents:

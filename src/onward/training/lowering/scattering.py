@@ -21,14 +21,15 @@ def scattered_term(op: Builder, node: ir.Node) -> list[ir.Value] | None:
         if term is None or other is None or scatter is None or scatter.op_type != "ScatterElements":
             continue
         shared = len(term.uses()) > 1 or term.is_graph_output()
-        adds = attribute(scatter, "reduction", "none") == "add" and _is_zero(input_at(scatter, 0))
+        adds = attribute(scatter, "reduction", "none") == "add" and is_zero(input_at(scatter, 0))
         if adds and not shared and same_dims(dims(term), dims(other)):
             options = {name: attr.value for name, attr in scatter.attributes.items()}
             return [op.ScatterElements(other, *scatter.inputs[1:], **options)]
     return None
 
 
-def _is_zero(value: ir.Value | None) -> bool:
+def is_zero(value: ir.Value | None) -> bool:
+    """Whether it is written as nothing but zeros."""
     filled = standard_producer(value)
     if filled is None or filled.op_type != "ConstantOfShape":
         return False
