@@ -45,6 +45,7 @@ SUBMODULES = {
             "optim",
             "orttrainer",
             "orttrainer_options",
+            "postprocess",
         )
     },
 }
@@ -81,6 +82,10 @@ _MODULES = {
     "onnxruntime.capi.ort_trainer": f"{_TRAINER}.ort_trainer",
     "onnxruntime.capi.training.training_session": f"{_SESSION}.training_session",
     "torch_ort": "onward.torch.torch_ort",
+    "torch_ort.configure": "onward.torch.torch_ort.configure",
+    "torch_ort.experimental": "onward.torch.torch_ort.experimental",
+    "torch_ort.experimental.graph_config": "onward.torch.torch_ort.experimental.graph_config",
+    "torch_ort.experimental.json_config": f"{_ORTMODULE}.experimental.json_config",
     "torch_ort.optim": f"{_TRAINER}.optim",
     "torch_ort.utils": "onward.torch.utils",
     "torch_ort.utils.data": "onward.torch.utils.data",

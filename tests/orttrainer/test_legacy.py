@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from torch import nn
@@ -177,6 +178,36 @@ def test_states_and_checkpoints(tmp_path: Path) -> None:
         other.load_state_dict({"more": torch.ones(1)}, strict=True)
     with pytest.raises(AssertionError, match="doesn't exist"):
         save_checkpoint(other, str(tmp_path / "nowhere"))
+
+
+def test_states_go_on_drawing(tmp_path: Path) -> None:
+    """Dropout takes the numbers of the next pass, also from files; a module takes the state for its own."""
+    data = batches(4)
+    torch.manual_seed(1)
+    trainer, module = trainer_of(net(dropout=0.5), "SGDOptimizer"), net()
+    for x, label in data[:2]:
+        trainer.train_step(x, label, rate())
+    state = trainer.state_dict()
+    module.load_state_dict(state)
+    save_checkpoint(trainer, str(tmp_path))
+    expected = [trainer.train_step(x, label, rate())[0] for x, label in data[2:]]
+    trainer.load_state_dict(state)
+    assert [trainer.train_step(x, label, rate())[0] for x, label in data[2:]] == expected
+    other = trainer_of(net(dropout=0.5), "SGDOptimizer")
+    load_checkpoint(other, str(tmp_path))
+    with pytest.warns(UserWarning, match="not initialized"):
+        waiting = other.state_dict()
+    assert [other.train_step(x, label, rate())[0] for x, label in data[2:]] == expected
+    other.load_state_dict(waiting)
+    assert [other.train_step(x, label, rate())[0] for x, label in data[2:]] == expected
+    other.load_state_dict(dict(waiting))  # knows of no passes: others are drawn
+    assert [other.train_step(x, label, rate())[0] for x, label in data[2:]] != expected
+
+
+def test_the_optimized_graph_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "optimized.onnx"
+    trainer_of_model(optimized_model_filepath=str(path))
+    assert len(onnx.load(path).graph.input) > 2
 
 
 def test_states_that_wait_for_the_first_step() -> None:

@@ -655,6 +655,35 @@ def test_flat_states_and_their_checkpoints(tmp_path: Path) -> None:
         checkpoint.experimental_load_checkpoint(other, str(tmp_path), "last")
 
 
+def test_flat_states_go_on_drawing() -> None:
+    data = batches(4)
+    trainer = trainer_of(net(dropout=0.5))
+    for batch in data[:2]:
+        trainer.train_step(*batch)
+    with pytest.deprecated_call():
+        state = checkpoint.experimental_state_dict(trainer)
+    expected = [trainer.train_step(*batch)[0] for batch in data[2:]]
+    with pytest.deprecated_call():
+        checkpoint.experimental_load_state_dict(trainer, state)
+    assert trainer._train_step_info.step == 2
+    assert [trainer.train_step(*batch)[0] for batch in data[2:]] == expected
+
+
+def test_graphs_are_written_where_options_say(tmp_path: Path) -> None:
+    names = ("after_graph_transforms", "with_gradient_graph", "with_training_graph")
+    paths = {f"model_{name}_path": str(tmp_path / f"{name}.onnx") for name in names}
+    last = tmp_path / "optimized.onnx"
+    paths["model_with_training_graph_after_optimization_path"] = str(last)
+    own = onnxruntime.SessionOptions()
+    for session_options in (None, own):
+        trainer_of_model(options={"debug": {"graph_save_paths": paths}, "session_options": session_options})
+        assert {path.stem for path in tmp_path.iterdir()} == {*names, "optimized"}
+        written = (onnx.load(path).graph for path in (last, tmp_path / "with_training_graph.onnx"))
+        assert len({tuple(value.name for value in graph.input) for graph in written}) == 1
+        last.unlink()
+    assert not own.optimized_model_filepath
+
+
 def test_modules_that_compute_their_loss_and_unused_arguments() -> None:
     class Own(nn.Module):
         def __init__(self) -> None:
@@ -810,6 +839,13 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ),
         OnwardError,
         "Unsupported device type: 'tpu'",
+    ),
+    "no checkpoint": (lambda: trainer_of_model().load_checkpoint(), AssertionError, "needs the path of a checkpoint"),
+    "no checkpoints": (lambda: checkpoint.aggregate_checkpoints([]), AssertionError, "paths of the checkpoints"),
+    "bfloat16": (
+        lambda: trainer_of(net().bfloat16()).train_step(batches(1)[0][0].bfloat16(), batches(1)[0][1]),
+        OnwardError,
+        r"no kernels on a CPU that compute with bfloat16 \(.*Gemm.*train the module in float32",
     ),
     "user_dict": (lambda: storage.to_serialized_hex({"f": print}), ValueError, "cannot be kept in a checkpoint"),
 }

@@ -20,7 +20,7 @@ from onward.runtime.device import choose
 from onward.runtime.files import replacing_together
 from onward.runtime.inputs import as_value
 from onward.runtime.refusal import explain
-from onward.runtime.session import open_session, suitable_options
+from onward.runtime.session import open_session, refusals_explained, suitable_options
 from onward.runtime.tensors import array_of, value_of
 from onward.session.binding import Record, TrainingBinding
 from onward.session.optimizers import MOMENTS, STEP, UPDATE_COUNT
@@ -68,12 +68,11 @@ class TrainingSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         self._step: StepGraph = step_graph(model, parameters)
         self._write_graphs(parameters)
         options = suitable_options(sess_options)
-        super().__init__(
-            self._step.training.SerializeToString(),
-            options,
-            providers=["CPUExecutionProvider"] if providers is None else providers,
-            provider_options=provider_options,
-        )
+        providers = ["CPUExecutionProvider"] if providers is None else providers
+        with refusals_explained(providers):
+            super().__init__(
+                self._step.training.SerializeToString(), options, providers=providers, provider_options=provider_options
+            )
         self._place, _ = choose(providers=self.get_providers())
         device = onnxruntime.OrtDevice.make(self._place.ort_name, self._place.index)
         self._device = device._get_c_device()

@@ -285,6 +285,7 @@ class ORTTrainer:
 
     def load_checkpoint(self, *paths: str, strict: bool = True) -> Any:
         """Continue from a file, or from those of several processes; returns what the user wanted to be kept."""
+        require(bool(paths), "load_checkpoint needs the path of a checkpoint, or those of several processes")
         options = _checkpoint_storage.load(paths[0], key=OPTIONS)
         if len(paths) > 1 or options["zero_stage"] > 0 or options["world_size"] > 1:
             content = checkpoint.aggregate_checkpoints(paths, pytorch_format=False)

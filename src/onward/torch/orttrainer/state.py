@@ -98,6 +98,9 @@ def load_flat(trainer: ORTTrainer, state: Mapping[str, Any], strict: bool) -> No
     trainer._init_session()
     trainer._training_session.load_state(whole)
     trainer._training_session.load_sums(0, {})
+    passes = checkpoint.passes_of(state)
+    if passes is not None:
+        trainer._train_step_info.step = trainer._training_session.passes = passes
 
 
 def _load_weights(trainer: ORTTrainer, state: Mapping[str, Any], strict: bool) -> None:
