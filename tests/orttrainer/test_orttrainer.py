@@ -655,6 +655,31 @@ def test_flat_states_and_their_checkpoints(tmp_path: Path) -> None:
         checkpoint.experimental_load_checkpoint(other, str(tmp_path), "last")
 
 
+def test_modules_take_the_whole_state() -> None:
+    """Where weights are tied, and where some are not used, too."""
+
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.unused, self.first, self.second = nn.Linear(2, 3), nn.Linear(6, 6), nn.Linear(6, 6, bias=False)
+            self.second.weight = self.first.weight
+            self.out = nn.Linear(6, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.out(self.second(torch.tanh(self.first(x))))
+
+    module = Tied()
+    trainer = trainer_of(module, optim.SGDConfig(lr=0.5))
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    for x, label in batches(2):
+        trainer.train_step(x, label)
+    other = Tied()
+    other.load_state_dict(trainer.state_dict(pytorch_format=True))
+    assert torch.equal(other.unused.weight, before["unused.weight"])
+    assert not torch.equal(other.second.weight, before["second.weight"])
+    torch.testing.assert_close(trainer.eval_step(x, label)[1], other(x).detach())
+
+
 def test_flat_states_go_on_drawing() -> None:
     data = batches(4)
     trainer = trainer_of(net(dropout=0.5))

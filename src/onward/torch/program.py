@@ -55,6 +55,7 @@ def _exported(
     import torch
 
     args, kwargs = inputs.call
+    _forget_how_layers_ran()
     with warnings.catch_warnings(), one_registry(), causal_masks_are_told():
         warnings.simplefilter("ignore")  # torch's, about itself
         exported = torch.onnx.export(
@@ -87,6 +88,20 @@ def convert(program: ExportedProgram, input_names: Sequence[str], opset: int | N
     model: ir.Model = exported.model
     write_training_mode(model)
     return model
+
+
+def _forget_how_layers_ran() -> None:
+    """Let torch look up anew how recurrent layers run: for dynamic sizes, the exporter has them run by loops.
+
+    torch remembers what it found in the first export, after the loops were taken away, and fixes the number of steps in
+    the next one.
+    """
+    import torch
+
+    for layer in ("lstm", "gru"):
+        remembered = getattr(getattr(torch.ops.aten, layer).input, "_dispatch_cache", None)
+        if remembered is not None:
+            remembered.clear()
 
 
 _registries: dict[tuple[Any, ...], Any] = {}

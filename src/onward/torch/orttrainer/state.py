@@ -47,11 +47,21 @@ def whole_state(trainer: ORTTrainer) -> dict[str, Any]:
 
 
 def pytorch_state(trainer: ORTTrainer) -> dict[str, torch.Tensor]:
-    """The weights alone, as `load_state_dict` of the module takes them: without those of a loss that is a module."""
+    """The weights alone, as `load_state_dict` of the module takes them: without those of a loss that is a module.
+
+    With all names of weights that are tied, and what the module has besides and does not use.
+    """
     loss = trainer.loss_fn
     others = {f"loss_fn.{name}" for name in loss.state_dict()} if isinstance(loss, torch.nn.Module) else set()
     weights = _model_state(trainer).get(FULL_PRECISION, {})
-    return {name: tensor_of(array) for name, array in weights.items() if name not in others}
+    state = {name: tensor_of(array) for name, array in weights.items() if name not in others}
+    module = {} if trainer._torch_model is None else trainer._torch_model.state_dict(keep_vars=True)
+    names = {id(tensor): name for name, tensor in module.items() if name in state}
+    for name, tensor in module.items():
+        if name not in state and isinstance(tensor, torch.Tensor):
+            first = names.get(id(tensor))
+            state[name] = tensor.detach().clone() if first is None else state[first]
+    return state
 
 
 def _model_state(trainer: ORTTrainer) -> dict[str, dict[str, Any]]:
