@@ -274,6 +274,19 @@ def test_running_statistics_see_every_batch() -> None:
         torch.testing.assert_close(state[name], module.state_dict()[name], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("momentum", [0.1, 1.0])
+def test_running_statistics_are_those_of_torch(momentum: float) -> None:
+    """With momentum 1, those of the last batch alone."""
+    module = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4, momentum=momentum))
+    trainer = trainer_of(copy.deepcopy(module), optim.SGDConfig(lr=0.0))
+    for x, label in batches(2):
+        trainer.train_step(x, label)
+        module(x)
+    for name, value in trainer.state_dict(pytorch_format=True).items():
+        if "running" in name:
+            torch.testing.assert_close(value, module.state_dict()[name], rtol=1e-5, atol=1e-6)
+
+
 def test_states_between_updates(tmp_path: Path) -> None:
     """Gradients that were added up are part of a state; one without them has none."""
     accumulating: dict[str, Any] = {"batch": {"gradient_accumulation_steps": 3}}

@@ -78,7 +78,9 @@ def _unbiased(op: Builder, node: ir.Node, before: ir.Value, after: ir.Value) -> 
         node.replace_input_with(4, before * 0)
     with emitting_after(op, node):
         elements = op.Cast(op.Size(x) / op.Size(before), to=before.dtype)
-        corrected = before * momentum + after * (elements / (elements - 1))
+        corrected = after * (elements / (elements - 1))
+        if momentum:  # else onnxruntime takes `before * 0` here for the zeros above, which it has written over
+            corrected = before * momentum + corrected
     corrected.shape = before.shape
     return corrected
 
