@@ -287,6 +287,17 @@ def test_running_statistics_are_those_of_torch(momentum: float) -> None:
             torch.testing.assert_close(value, module.state_dict()[name], rtol=1e-5, atol=1e-6)
 
 
+def test_statistics_of_a_single_row_are_refused() -> None:
+    """torch refuses them, too; their variance, n / (n - 1) times, is no number."""
+    trainer = trainer_of(net())
+    (x, label), *_ = batches(1)
+    trainer.train_step(x, label)
+    before = trainer.state_dict()["model"]["full_precision"]
+    with pytest.raises(OnwardError, match=r"the batch norm of 'norm.running_var' needs more than one row"):
+        trainer.train_step(x[:1], label[:1])
+    np.testing.assert_equal(trainer.state_dict()["model"]["full_precision"], before)
+
+
 def test_states_between_updates(tmp_path: Path) -> None:
     """Gradients that were added up are part of a state; one without them has none."""
     accumulating: dict[str, Any] = {"batch": {"gradient_accumulation_steps": 3}}
