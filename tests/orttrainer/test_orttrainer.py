@@ -263,6 +263,28 @@ def test_gradients_of_several_batches_are_added_up() -> None:
         torch.testing.assert_close(state[name], value, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("config", [optim.AdamConfig(lr=0.01), optim.LambConfig(lr=0.01)], ids=["Adam", "LAMB"])
+def test_half_precision_is_updated_in_single_precision(config: Any, steps: int) -> None:
+    """The squares of these gradients are zeros in half precision, and so is epsilon."""
+    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4)).half()
+    options = {"batch": {"gradient_accumulation_steps": steps}, "utils": {"grad_norm_clip": False}}
+
+    def small(prediction: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        return loss_fn(prediction, label) * 1e-2
+
+    found = []
+    for module in (model, copy.deepcopy(model).float()):
+        description = {**DESCRIPTION, "inputs": [("input", ["batch", 6]), ("label", ["batch"])]}
+        trainer = ORTTrainer(module, description, config, small, ORTTrainerOptions(options))
+        for x, label in batches(4):
+            trainer.train_step(x.to(module[0].weight.dtype), label)
+        found.append(trainer.state_dict(pytorch_format=True))
+    for name, value in found[0].items():
+        assert value.dtype == torch.float16
+        torch.testing.assert_close(value.float(), found[1][name], rtol=2e-3, atol=1e-3)  # four roundings
+
+
 def test_running_statistics_see_every_batch() -> None:
     """Also those whose gradients are only added up."""
     trainer, module = trainer_of_model(options={"batch": {"gradient_accumulation_steps": 4}}), net()
