@@ -219,6 +219,17 @@ def test_states_that_wait_for_the_first_step() -> None:
             trainer.train_step(*batches(1)[0], rate())
 
 
+def test_all_of_a_state_is_taken_or_nothing() -> None:
+    trainer = trainer_of_model(frozen_weights=["fc1.bias"])
+    trainer.train_step(*batches(1)[0], rate())
+    before = trainer.state_dict()
+    state = {name: value * 0 for name, value in before.items()}
+    with pytest.raises(RuntimeError, match=r"the state of 'fc2.bias' has shape \[9\]"):
+        trainer.load_state_dict({**state, "fc2.bias": torch.ones(9)})
+    after = trainer.state_dict()
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+
+
 def test_a_state_begins_a_new_sum_of_gradients() -> None:
     data = batches(3)
     trainer, other = (trainer_of_model("SGDOptimizer", gradient_accumulation_steps=2) for _ in range(2))

@@ -220,6 +220,8 @@ def test_steps_take_batches_of_any_size_and_inputs_by_name() -> None:
         trainer.train_step(x, label, y=x)
     with pytest.raises(AssertionError, match="3 inputs were given"):
         trainer.train_step(x, label, x)
+    with pytest.raises(AssertionError, match="the input 'x' is a NoneType, not a tensor"):
+        trainer.train_step(None, label)
     assert trainer._train_step_info.step == 2
     trainer._train_step_info.fetches = ["prediction"]
     assert trainer.eval_step(x).shape == (8, 4)
@@ -602,6 +604,21 @@ def test_states_that_do_not_fit(dropping: Any) -> None:
     weights = {**state["model"]["full_precision"], "fc1.bias": np.ones(7, np.float32)}
     with pytest.raises(RuntimeError, match=r"'fc1.bias' has shape \[7\]"):
         trainer.load_state_dict({**state, "model": {"full_precision": weights}})
+
+
+@pytest.mark.parametrize("frozen", [[], ["fc1.weight"]], ids=["trained", "frozen"])
+def test_all_of_a_state_is_taken_or_nothing(frozen: list[str]) -> None:
+    trainer = trainer_of_model(options={"utils": {"frozen_weights": frozen}})
+    trainer.train_step(*batches(1)[0])
+    before = trainer.state_dict()
+    model = {name: array * 0 for name, array in before["model"]["full_precision"].items()}
+    optimizer = {**before["optimizer"], "fc2.bias": {**before["optimizer"]["fc2.bias"], "Moment_1": np.ones(9)}}
+    with pytest.raises(OnwardError, match=r"the state of 'Moment_1_fc2.bias' has shape \[9\], not \[4\]"):
+        trainer.load_state_dict({**before, "model": {"full_precision": model}, "optimizer": optimizer})
+    flat = {**{name: torch.tensor(array) for name, array in model.items()}, "Moment_1_fc2.bias": torch.ones(9)}
+    with pytest.raises(OnwardError, match="has shape"), pytest.deprecated_call():
+        checkpoint.experimental_load_state_dict(trainer, flat)
+    np.testing.assert_equal(trainer.state_dict(), before)
 
 
 def test_a_state_that_does_not_fit_is_not_forgotten() -> None:

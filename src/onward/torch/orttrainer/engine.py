@@ -14,8 +14,8 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from onward.errors import OnwardError
+from onward.graph.kernels import computing_with_bfloat16, refusal_of_bfloat16
 from onward.graph.proto import from_proto
-from onward.inspection.kernels import missing_kernels
 from onward.runtime.device import choose
 from onward.runtime.export import export_for_inference
 from onward.runtime.options import RunOptions
@@ -25,7 +25,7 @@ from onward.runtime.tensors import array_of
 from onward.session.parameters import TrainingParameters
 from onward.session.step import GROUP, NORM
 from onward.session.training_session import TrainingSession
-from onward.torch.orttrainer.refusal import InvalidValueError
+from onward.torch.orttrainer.refusal import InvalidValueError, require
 
 Attributes = Mapping[str, float]
 SHARED = "shared_optimizer_state"
@@ -108,9 +108,11 @@ def _written_to(options: Any, path: str) -> Iterator[None]:
 
 
 def _refuse_bfloat16(model: onnx.ModelProto) -> None:
-    for blocker in missing_kernels(from_proto(model)):
+    nodes = computing_with_bfloat16(from_proto(model))
+    if nodes:
         raise OnwardError(
-            f"{blocker.reason}: train the module in float32 (module.float(), and its inputs), or on another device"
+            f"{refusal_of_bfloat16(nodes)}: train the module in float32 (module.float(), and its inputs), or on "
+            "another device"
         )
 
 
@@ -171,7 +173,10 @@ def array_from(value: Any) -> np.ndarray:
 
 def _arrays(session: TrainingSession, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
     taken = session.input_names  # without a learning rate, where there is nothing to train
-    return {name: array_from(value) for name, value in feeds.items() if name in taken}
+    arrays = {name: array_from(value) for name, value in feeds.items() if name in taken}
+    for name, array in arrays.items():
+        require(array.dtype.kind not in "OUS", f"the input {name!r} is a {type(feeds[name]).__name__}, not a tensor")
+    return arrays
 
 
 def _tensor(value: Any) -> torch.Tensor:

@@ -277,6 +277,7 @@ class ORTTrainer:
         unknown = [name for name in arrays if name not in state and name not in self._untrained]
         if strict and unknown:
             raise OnwardError(f"Checkpoint tensor: {unknown[0]} is not present in the model.")
+        self.session.check_sizes(arrays)
         # Weights that are not trained are constants of the session, which is made anew for others.
         others = {name: arrays[name] for name in self._untrained if name in arrays}
         if others:

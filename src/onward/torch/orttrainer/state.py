@@ -15,7 +15,7 @@ from onward.torch.orttrainer import checkpoint
 from onward.torch.orttrainer._utils import FULL_PRECISION, GRADIENTS, MODEL, OPTIMIZER, OPTIONS, PARTITION, STEP_INFO
 from onward.torch.orttrainer.engine import array_from, tensor_of
 from onward.torch.orttrainer.refusal import require
-from onward.torch.orttrainer.weights import initializers
+from onward.torch.orttrainer.weights import initializers, update_initializers
 
 if TYPE_CHECKING:
     from onward.torch.orttrainer.orttrainer import ORTTrainer
@@ -83,9 +83,15 @@ def load(trainer: ORTTrainer, state: Mapping[str, Any], strict: bool) -> None:
     if state.get(OPTIMIZER):
         _check_optimizer(trainer, state)
     added, sums = _gradients(trainer, state)
-    _load_weights(trainer, state, strict)
     optimizer = _merged(current.get(OPTIMIZER, {}), state.get(OPTIMIZER, {}))
-    trainer._init_session(optimizer)
+    assert trainer._onnx_model is not None
+    before = initializers(trainer._onnx_model)
+    try:
+        _load_weights(trainer, state, strict)
+        trainer._init_session(optimizer)
+    except BaseException:
+        update_initializers(trainer._onnx_model, before)
+        raise
     if STEP_INFO in state:
         info = trainer._train_step_info
         info.optimization_step = int(state[STEP_INFO]["optimization_step"])
@@ -99,6 +105,7 @@ def load_flat(trainer: ORTTrainer, state: Mapping[str, Any], strict: bool) -> No
     """Become what a flat state says; see `checkpoint`."""
     assert trainer._onnx_model is not None
     session, arrays = trainer._training_session, checkpoint.arrays_of(state)
+    session.check_sizes(arrays)
     known = {*initializers(trainer._onnx_model), *session.get_state()}
     for name in arrays:
         if strict and name not in known:
