@@ -296,6 +296,13 @@ assert New is Same is Ours
 assert optim.lr_scheduler.LinearWarmupLRScheduler is LinearWarmupLRScheduler
 import onnxruntime
 assert onnxruntime.training.orttrainer is orttrainer
+from onnxruntime.capi.training import TrainStepInfo as Info, amp as scalers, optim as first, orttrainer as trainer
+from onnxruntime.capi.training import _utils, model_desc_validation, orttrainer_options
+from onnxruntime.capi.training.amp import loss_scaler
+from onnxruntime.capi.training.optim.lr_scheduler import LinearWarmupLRScheduler as Linear
+from onnxruntime.capi.training.training_session import TrainingSession
+assert trainer is orttrainer and first is optim and scalers is amp and Info is TrainStepInfo
+assert Linear is LinearWarmupLRScheduler and TrainingSession is onnxruntime.TrainingSession
 """
 
 

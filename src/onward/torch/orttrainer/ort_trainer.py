@@ -88,6 +88,7 @@ class ORTTrainer:
         optimized_model_filepath: str = "",
         postprocess_model: Callable[[onnx.ModelProto], Any] | None = None,
         partition_optimizer: bool = False,
+        deepspeed_zero: int = 0,
     ) -> None:
         warnings.warn(
             "ORTTrainer is experimental: the ORTTrainer of onnxruntime.training has replaced this one.", stacklevel=2
