@@ -29,25 +29,30 @@ from onward.errors import OnwardError
 
 PACKAGE = "onnxruntime.training"
 _SESSION, _TRAINER, _ORTMODULE = "onward.session", "onward.torch.orttrainer", "onward.torch.ortmodule"
+_ORTTRAINER = {
+    name: f"{_TRAINER}.{name}"
+    for name in (
+        "_checkpoint_storage",
+        "_utils",
+        "amp",
+        "checkpoint",
+        "model_desc_validation",
+        "optim",
+        "orttrainer",
+        "orttrainer_options",
+        "postprocess",
+    )
+}
 # Its submodules -> the modules of onward behind them.
 SUBMODULES = {
     **{name: f"onward.{name}" for name in ("api", "artifacts", "experimental", "onnxblock")},
     "ortmodule": _ORTMODULE,
     "utils": "onward.torch.utils",
-    **{
-        name: f"{_TRAINER}.{name}"
-        for name in (
-            "_checkpoint_storage",
-            "_utils",
-            "amp",
-            "checkpoint",
-            "model_desc_validation",
-            "optim",
-            "orttrainer",
-            "orttrainer_options",
-        )
-    },
+    **_ORTTRAINER,
 }
+# The same of the package that it was at first.
+_FIRST = "onnxruntime.capi.training"
+_SUBMODULES = {PACKAGE: SUBMODULES, _FIRST: {**_ORTTRAINER, "training_session": f"{_SESSION}.training_session"}}
 # Modules of onnxruntime -> what they get of `onward.session`.
 _NATIVE = (
     "GradientGraphBuilder",
@@ -75,12 +80,18 @@ _PACKAGES: dict[str, dict[str, str]] = {
         **dict.fromkeys(("ORTTrainer", "ORTTrainerOptions", "TrainStepInfo"), _TRAINER),
         "ORTModule": _ORTMODULE,
     },
-    "onnxruntime.capi.training": dict.fromkeys(("TrainingParameters", "TrainingSession"), _SESSION),
+    _FIRST: {
+        **dict.fromkeys(("TrainingParameters", "TrainingSession"), _SESSION),
+        **dict.fromkeys(("ORTTrainer", "ORTTrainerOptions", "TrainStepInfo"), _TRAINER),
+    },
 }
 _MODULES = {
     "onnxruntime.capi.ort_trainer": f"{_TRAINER}.ort_trainer",
-    "onnxruntime.capi.training.training_session": f"{_SESSION}.training_session",
     "torch_ort": "onward.torch.torch_ort",
+    "torch_ort.configure": "onward.torch.torch_ort.configure",
+    "torch_ort.experimental": "onward.torch.torch_ort.experimental",
+    "torch_ort.experimental.graph_config": "onward.torch.torch_ort.experimental.graph_config",
+    "torch_ort.experimental.json_config": f"{_ORTMODULE}.experimental.json_config",
     "torch_ort.optim": f"{_TRAINER}.optim",
     "torch_ort.utils": "onward.torch.utils",
     "torch_ort.utils.data": "onward.torch.utils.data",
@@ -130,8 +141,7 @@ class _Package(ModuleType):
         return sorted((*self._submodules(), *_PACKAGES[self.__name__]))
 
     def _submodules(self) -> tuple[str, ...]:
-        inner = tuple(name.rpartition(".")[2] for name in _MODULES if name.rpartition(".")[0] == self.__name__)
-        return tuple(SUBMODULES) if self.__name__ == PACKAGE else inner
+        return tuple(_SUBMODULES[self.__name__])
 
     def __getattr__(self, name: str) -> Any:
         if name in self._submodules():
@@ -185,11 +195,12 @@ def _own_name(fullname: str) -> str | None:
     """The module of onward behind a module of `onnxruntime.training`, or another that we have."""
     if fullname in _MODULES:
         return _MODULES[fullname]
-    package, _, rest = fullname.partition(f"{PACKAGE}.")
-    first, dot, inner = rest.partition(".")
-    if first == "ortmodule" and _is_being_imported("onnxruntime"):
-        return None
-    return None if package or first not in SUBMODULES else f"{SUBMODULES[first]}{dot}{inner}"
+    for package, modules in _SUBMODULES.items():
+        first, dot, inner = fullname.removeprefix(f"{package}.").partition(".")
+        if fullname.startswith(f"{package}.") and first in modules:
+            early = first == "ortmodule" and _is_being_imported("onnxruntime")
+            return None if early else f"{modules[first]}{dot}{inner}"
+    return None
 
 
 def _is_being_imported(name: str) -> bool:

@@ -507,6 +507,23 @@ def test_one_tensor_given_twice_is_two_inputs(exporter):
     assert_close(found, module(first, second).detach().numpy(), "the result")
 
 
+@pytest.mark.parametrize("layer", [nn.LSTM, pytest.param(nn.GRU, marks=slow)])
+def test_recurrent_layers_take_any_number_of_steps_in_each_export(layer):
+    """torch remembers how they ran in the first export, which fixed their steps in the second."""
+    axes = {"input": {0: "n", 1: "steps"}}
+    for _ in range(2):
+        model = export(layer(5, 6, batch_first=True), torch.randn(2, 4, 5), dynamic_axes=axes)
+        sizes = model.graph.input[0].type.tensor_type.shape.dim
+        assert [size.dim_param for size in sizes] == ["n", "steps", ""]
+
+
+def test_sizes_that_the_exporter_fixes_are_named():
+    """It writes a plain recurrent layer step by step."""
+    axes = {"input": {0: "n", 1: "steps"}}
+    with pytest.warns(ExporterWarning, match=r"axis 1 of 'input' \('steps'\) at 4"):
+        export(nn.RNN(5, 6, batch_first=True), torch.randn(2, 4, 5), dynamic_axes=axes)
+
+
 def test_an_example_of_one():
     """torch takes sizes of 1 for fixed, and BatchNorm wants two."""
     model = export(Cnn(), pictures(1))

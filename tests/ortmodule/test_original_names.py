@@ -68,8 +68,29 @@ from onnxruntime.training.ortmodule.torch_cpp_extensions import install
 from torch_ort import DebugOptions, LogLevel, ORTModule
 from torch_ort.optim import FP16_Optimizer, FusedAdam
 from torch_ort.utils.data import LoadBalancingDistributedSampler
+from onnxruntime.training.ortmodule._inference_manager import InferenceManager
+from onnxruntime.training.ortmodule._training_manager import TrainingAgent, TrainingManager
+from onnxruntime.training.postprocess import layer_norm_transform, run_postprocess
+from torch_ort import configure
+from torch_ort.experimental.json_config import load_from_json
 import torch_ort
 assert torch_ort.optim.FusedAdam is FusedAdam
+""",
+    "torch_ort_graph_config_tests": """
+from torch_ort import ORTModule
+from torch_ort.experimental.graph_config import set_propagate_cast_ops_optimization, PropagateCastOpsStrategy
+from torch_ort.experimental.graph_config import PropagateCastLevel
+import torch
+model = ORTModule(torch.nn.Linear(2, 3))
+set_propagate_cast_ops_optimization(model, PropagateCastOpsStrategy.NONE, PropagateCastLevel.FASTER_KEEP_PRECISION)
+for training in (True, False):
+    manager = model._torch_module._execution_manager(is_training=training)
+    assert manager._propagate_cast_ops_strategy == PropagateCastOpsStrategy.NONE
+    assert manager._propagate_cast_ops_level == PropagateCastLevel.FASTER_KEEP_PRECISION
+try:
+    set_propagate_cast_ops_optimization(model, level=3)
+except TypeError as error:
+    assert "`level` must be a `PropagateCastLevel` object" in str(error)
 """,
 }
 

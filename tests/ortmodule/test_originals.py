@@ -163,6 +163,28 @@ def test_fused_adam(mode: AdamWMode) -> None:
     assert all(p.grad is None for p in ours)
 
 
+def test_fused_adam_counts_the_steps_of_each_parameter() -> None:
+    """One that has no gradient at first begins later, as in torch; states of the original count those of groups."""
+    ours, theirs = ([nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(3))] for _ in range(2))
+    optimizer = FusedAdam(ours, lr=0.1, adam_w_mode=AdamWMode.ADAMW_TORCH)
+    reference = torch.optim.AdamW(theirs, lr=0.1, weight_decay=0.0, eps=1e-6)
+    for step in range(4):
+        for first, second in zip(ours, theirs, strict=True):
+            given = step > 1 or len(first) == 2
+            first.grad, second.grad = (torch.full_like(first, 0.5 - step) if given else None for _ in range(2))
+        optimizer.step()
+        reference.step()
+        torch.testing.assert_close(ours, theirs)
+    assert [state["step"] for state in optimizer.state.values()] == [4, 2]
+    old = copy.deepcopy(optimizer.state_dict())
+    old["param_groups"][0]["step"] = 4
+    for state in old["state"].values():
+        del state["step"]
+    optimizer.load_state_dict(old)
+    optimizer.step()
+    assert [state["step"] for state in optimizer.state.values()] == [5, 5]
+
+
 def test_fp16_optimizer_changes_nothing() -> None:
     optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1)
     with pytest.warns(OnwardWarning, match="as it is"):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from torch import nn
@@ -179,6 +180,36 @@ def test_states_and_checkpoints(tmp_path: Path) -> None:
         save_checkpoint(other, str(tmp_path / "nowhere"))
 
 
+def test_states_go_on_drawing(tmp_path: Path) -> None:
+    """Dropout takes the numbers of the next pass, also from files; a module takes the state for its own."""
+    data = batches(4)
+    torch.manual_seed(1)
+    trainer, module = trainer_of(net(dropout=0.5), "SGDOptimizer"), net()
+    for x, label in data[:2]:
+        trainer.train_step(x, label, rate())
+    state = trainer.state_dict()
+    module.load_state_dict(state)
+    save_checkpoint(trainer, str(tmp_path))
+    expected = [trainer.train_step(x, label, rate())[0] for x, label in data[2:]]
+    trainer.load_state_dict(state)
+    assert [trainer.train_step(x, label, rate())[0] for x, label in data[2:]] == expected
+    other = trainer_of(net(dropout=0.5), "SGDOptimizer")
+    load_checkpoint(other, str(tmp_path))
+    with pytest.warns(UserWarning, match="not initialized"):
+        waiting = other.state_dict()
+    assert [other.train_step(x, label, rate())[0] for x, label in data[2:]] == expected
+    other.load_state_dict(waiting)
+    assert [other.train_step(x, label, rate())[0] for x, label in data[2:]] == expected
+    other.load_state_dict(dict(waiting))  # knows of no passes: others are drawn
+    assert [other.train_step(x, label, rate())[0] for x, label in data[2:]] != expected
+
+
+def test_the_optimized_graph_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "optimized.onnx"
+    trainer_of_model(optimized_model_filepath=str(path))
+    assert len(onnx.load(path).graph.input) > 2
+
+
 def test_states_that_wait_for_the_first_step() -> None:
     """One that does not fit is not forgotten: a second step must not train without it."""
     trainer = trainer_of(nn.Sequential(nn.Linear(6, 4)))
@@ -186,6 +217,17 @@ def test_states_that_wait_for_the_first_step() -> None:
     for _ in range(2):
         with pytest.raises(RuntimeError, match=r"the state of '0.bias' has shape \[3\]"):
             trainer.train_step(*batches(1)[0], rate())
+
+
+def test_all_of_a_state_is_taken_or_nothing() -> None:
+    trainer = trainer_of_model(frozen_weights=["fc1.bias"])
+    trainer.train_step(*batches(1)[0], rate())
+    before = trainer.state_dict()
+    state = {name: value * 0 for name, value in before.items()}
+    with pytest.raises(RuntimeError, match=r"the state of 'fc2.bias' has shape \[9\]"):
+        trainer.load_state_dict({**state, "fc2.bias": torch.ones(9)})
+    after = trainer.state_dict()
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
 
 
 def test_a_state_begins_a_new_sum_of_gradients() -> None:
@@ -254,6 +296,13 @@ assert New is Same is Ours
 assert optim.lr_scheduler.LinearWarmupLRScheduler is LinearWarmupLRScheduler
 import onnxruntime
 assert onnxruntime.training.orttrainer is orttrainer
+from onnxruntime.capi.training import TrainStepInfo as Info, amp as scalers, optim as first, orttrainer as trainer
+from onnxruntime.capi.training import _utils, model_desc_validation, orttrainer_options
+from onnxruntime.capi.training.amp import loss_scaler
+from onnxruntime.capi.training.optim.lr_scheduler import LinearWarmupLRScheduler as Linear
+from onnxruntime.capi.training.training_session import TrainingSession
+assert trainer is orttrainer and first is optim and scalers is amp and Info is TrainStepInfo
+assert Linear is LinearWarmupLRScheduler and TrainingSession is onnxruntime.TrainingSession
 """
 
 

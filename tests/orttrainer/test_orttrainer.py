@@ -220,6 +220,8 @@ def test_steps_take_batches_of_any_size_and_inputs_by_name() -> None:
         trainer.train_step(x, label, y=x)
     with pytest.raises(AssertionError, match="3 inputs were given"):
         trainer.train_step(x, label, x)
+    with pytest.raises(AssertionError, match="the input 'x' is a NoneType, not a tensor"):
+        trainer.train_step(None, label)
     assert trainer._train_step_info.step == 2
     trainer._train_step_info.fetches = ["prediction"]
     assert trainer.eval_step(x).shape == (8, 4)
@@ -263,6 +265,28 @@ def test_gradients_of_several_batches_are_added_up() -> None:
         torch.testing.assert_close(state[name], value, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("config", [optim.AdamConfig(lr=0.01), optim.LambConfig(lr=0.01)], ids=["Adam", "LAMB"])
+def test_half_precision_is_updated_in_single_precision(config: Any, steps: int) -> None:
+    """The squares of these gradients are zeros in half precision, and so is epsilon."""
+    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4)).half()
+    options = {"batch": {"gradient_accumulation_steps": steps}, "utils": {"grad_norm_clip": False}}
+
+    def small(prediction: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        return loss_fn(prediction, label) * 1e-2
+
+    found = []
+    for module in (model, copy.deepcopy(model).float()):
+        description = {**DESCRIPTION, "inputs": [("input", ["batch", 6]), ("label", ["batch"])]}
+        trainer = ORTTrainer(module, description, config, small, ORTTrainerOptions(options))
+        for x, label in batches(4):
+            trainer.train_step(x.to(module[0].weight.dtype), label)
+        found.append(trainer.state_dict(pytorch_format=True))
+    for name, value in found[0].items():
+        assert value.dtype == torch.float16
+        torch.testing.assert_close(value.float(), found[1][name], rtol=2e-3, atol=1e-3)  # four roundings
+
+
 def test_running_statistics_see_every_batch() -> None:
     """Also those whose gradients are only added up."""
     trainer, module = trainer_of_model(options={"batch": {"gradient_accumulation_steps": 4}}), net()
@@ -272,6 +296,30 @@ def test_running_statistics_see_every_batch() -> None:
     state = trainer.state_dict(pytorch_format=True)
     for name in ("norm.running_mean", "norm.running_var"):
         torch.testing.assert_close(state[name], module.state_dict()[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("momentum", [0.1, 1.0])
+def test_running_statistics_are_those_of_torch(momentum: float) -> None:
+    """With momentum 1, those of the last batch alone."""
+    module = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4, momentum=momentum))
+    trainer = trainer_of(copy.deepcopy(module), optim.SGDConfig(lr=0.0))
+    for x, label in batches(2):
+        trainer.train_step(x, label)
+        module(x)
+    for name, value in trainer.state_dict(pytorch_format=True).items():
+        if "running" in name:
+            torch.testing.assert_close(value, module.state_dict()[name], rtol=1e-5, atol=1e-6)
+
+
+def test_statistics_of_a_single_row_are_refused() -> None:
+    """torch refuses them, too; their variance, n / (n - 1) times, is no number."""
+    trainer = trainer_of(net())
+    (x, label), *_ = batches(1)
+    trainer.train_step(x, label)
+    before = trainer.state_dict()["model"]["full_precision"]
+    with pytest.raises(OnwardError, match=r"the batch norm of 'norm.running_var' needs more than one row"):
+        trainer.train_step(x[:1], label[:1])
+    np.testing.assert_equal(trainer.state_dict()["model"]["full_precision"], before)
 
 
 def test_states_between_updates(tmp_path: Path) -> None:
@@ -558,6 +606,21 @@ def test_states_that_do_not_fit(dropping: Any) -> None:
         trainer.load_state_dict({**state, "model": {"full_precision": weights}})
 
 
+@pytest.mark.parametrize("frozen", [[], ["fc1.weight"]], ids=["trained", "frozen"])
+def test_all_of_a_state_is_taken_or_nothing(frozen: list[str]) -> None:
+    trainer = trainer_of_model(options={"utils": {"frozen_weights": frozen}})
+    trainer.train_step(*batches(1)[0])
+    before = trainer.state_dict()
+    model = {name: array * 0 for name, array in before["model"]["full_precision"].items()}
+    optimizer = {**before["optimizer"], "fc2.bias": {**before["optimizer"]["fc2.bias"], "Moment_1": np.ones(9)}}
+    with pytest.raises(OnwardError, match=r"the state of 'Moment_1_fc2.bias' has shape \[9\], not \[4\]"):
+        trainer.load_state_dict({**before, "model": {"full_precision": model}, "optimizer": optimizer})
+    flat = {**{name: torch.tensor(array) for name, array in model.items()}, "Moment_1_fc2.bias": torch.ones(9)}
+    with pytest.raises(OnwardError, match="has shape"), pytest.deprecated_call():
+        checkpoint.experimental_load_state_dict(trainer, flat)
+    np.testing.assert_equal(trainer.state_dict(), before)
+
+
 def test_a_state_that_does_not_fit_is_not_forgotten() -> None:
     """A second step must not train without it."""
     trainer = trainer_of(nn.Sequential(nn.Linear(6, 4)))
@@ -653,6 +716,60 @@ def test_flat_states_and_their_checkpoints(tmp_path: Path) -> None:
         pytest.raises(AssertionError, match="No checkpoint found with prefix 'last'"),
     ):
         checkpoint.experimental_load_checkpoint(other, str(tmp_path), "last")
+
+
+def test_modules_take_the_whole_state() -> None:
+    """Where weights are tied, and where some are not used, too."""
+
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.unused, self.first, self.second = nn.Linear(2, 3), nn.Linear(6, 6), nn.Linear(6, 6, bias=False)
+            self.second.weight = self.first.weight
+            self.out = nn.Linear(6, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.out(self.second(torch.tanh(self.first(x))))
+
+    module = Tied()
+    trainer = trainer_of(module, optim.SGDConfig(lr=0.5))
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    for x, label in batches(2):
+        trainer.train_step(x, label)
+    other = Tied()
+    other.load_state_dict(trainer.state_dict(pytorch_format=True))
+    assert torch.equal(other.unused.weight, before["unused.weight"])
+    assert not torch.equal(other.second.weight, before["second.weight"])
+    torch.testing.assert_close(trainer.eval_step(x, label)[1], other(x).detach())
+
+
+def test_flat_states_go_on_drawing() -> None:
+    data = batches(4)
+    trainer = trainer_of(net(dropout=0.5))
+    for batch in data[:2]:
+        trainer.train_step(*batch)
+    with pytest.deprecated_call():
+        state = checkpoint.experimental_state_dict(trainer)
+    expected = [trainer.train_step(*batch)[0] for batch in data[2:]]
+    with pytest.deprecated_call():
+        checkpoint.experimental_load_state_dict(trainer, state)
+    assert trainer._train_step_info.step == 2
+    assert [trainer.train_step(*batch)[0] for batch in data[2:]] == expected
+
+
+def test_graphs_are_written_where_options_say(tmp_path: Path) -> None:
+    names = ("after_graph_transforms", "with_gradient_graph", "with_training_graph")
+    paths = {f"model_{name}_path": str(tmp_path / f"{name}.onnx") for name in names}
+    last = tmp_path / "optimized.onnx"
+    paths["model_with_training_graph_after_optimization_path"] = str(last)
+    own = onnxruntime.SessionOptions()
+    for session_options in (None, own):
+        trainer_of_model(options={"debug": {"graph_save_paths": paths}, "session_options": session_options})
+        assert {path.stem for path in tmp_path.iterdir()} == {*names, "optimized"}
+        written = (onnx.load(path).graph for path in (last, tmp_path / "with_training_graph.onnx"))
+        assert len({tuple(value.name for value in graph.input) for graph in written}) == 1
+        last.unlink()
+    assert not own.optimized_model_filepath
 
 
 def test_modules_that_compute_their_loss_and_unused_arguments() -> None:
@@ -810,6 +927,13 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ),
         OnwardError,
         "Unsupported device type: 'tpu'",
+    ),
+    "no checkpoint": (lambda: trainer_of_model().load_checkpoint(), AssertionError, "needs the path of a checkpoint"),
+    "no checkpoints": (lambda: checkpoint.aggregate_checkpoints([]), AssertionError, "paths of the checkpoints"),
+    "bfloat16": (
+        lambda: trainer_of(net().bfloat16()).train_step(batches(1)[0][0].bfloat16(), batches(1)[0][1]),
+        OnwardError,
+        r"no kernels on a CPU that compute with bfloat16 \(.*Gemm.*train the module in float32",
     ),
     "user_dict": (lambda: storage.to_serialized_hex({"f": print}), ValueError, "cannot be kept in a checkpoint"),
 }

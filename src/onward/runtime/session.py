@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -101,22 +102,33 @@ def open_session(
     if as_written:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
-        return onnxruntime.InferenceSession(model, options, providers=list(providers))
-    except Exception as error:  # onnxruntime's exceptions have no common base but this
-        raise InvalidModelError(f"onnxruntime cannot load the model: {_said(error, providers)}") from error
+        with refusals_explained(providers):
+            return onnxruntime.InferenceSession(model, options, providers=list(providers))
     finally:
         options.graph_optimization_level = level  # they may be the caller's
+
+
+@contextlib.contextmanager
+def refusals_explained(providers: Sequence[Any]) -> Iterator[None]:
+    """Where onnxruntime refuses to load a model, say what that means."""
+    try:
+        yield
+    except Exception as error:  # onnxruntime's exceptions have no common base but this
+        raise InvalidModelError(f"onnxruntime cannot load the model: {_said(error, providers)}") from error
 
 
 def _said(error: Exception, providers: Sequence[Any]) -> str:
     """What onnxruntime says, after what it means."""
     missing = re.search(r"Could not find an implementation for (\w+)\((\d+)\) node", str(error))
-    if missing is None:
+    mistyped = re.search(r"Type '(tensor\(\w+\))' of input parameter \(.*\) of operator \((\w+)\)", str(error))
+    if missing is not None:
+        kernel = f"{missing[1]} (opset {missing[2]})"
+        what = f"it has no kernel of {kernel} for the element type that the model computes with"
+    elif mistyped is not None:
+        what = f"it has no {mistyped[2]} for {mistyped[1]}"
+    else:
         return str(error)
-    return (
-        f"it has no kernel of {missing[1]} (opset {missing[2]}) for the element type that the model computes with, on "
-        f"{providers[0]!r}. Convert the model to float32, or use a device that has one. ({error})"
-    )
+    return f"{what}, on {providers[0]!r}. Convert the model to float32, or use a device that has one. ({error})"
 
 
 def _is_set(options: onnxruntime.SessionOptions, key: str) -> bool:

@@ -38,6 +38,7 @@ from onward.training.randomness import draw_explicitly
 
 NORM, GROUP = "global_gradient_norm", "Group_Accumulated_Gradients"
 _GRADIENT = "_grad"
+_HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 @dataclass
@@ -218,6 +219,7 @@ class _Assembly:
         steps = parameters.gradient_accumulation_steps
         if parameters.set_gradients_as_graph_outputs or not self._updates:
             self._outputs += [self._publish(dx, f"{name}{_GRADIENT}") for name, dx in gradients.items()]
+        gradients = {name: self._widened(dx) for name, dx in gradients.items()}
         if steps > 1:
             gradients = {name: self._add_up(name, dx) for name, dx in gradients.items()}
             done = op.Identity(op.constant([True]))
@@ -235,15 +237,24 @@ class _Assembly:
 
     def _add_up(self, weight: str, dx: ir.Value) -> ir.Value:
         """The gradient added to those of the passes since the last update."""
-        p = self._value(weight)
-        buffer = self._input(f"{weight}{_GRADIENT}/accumulated", p)
+        buffer = self._input(f"{weight}{_GRADIENT}/accumulated", dx)
+        buffer.shape = self._value(weight).shape
         name = self._sums[weight] = buffer.name or ""
-        self._note(name, None, np.zeros_like(self._initial[weight]))
+        self._note(name, None, self._zeros(weight, dx))
         total = self._op.Add(buffer, dx)
-        total.shape = p.shape
+        total.shape = buffer.shape
         self._accumulated[name] = self._publish(total, f"{name}/new")
-        self._updated[name] = self._publish(self._op.zeros_like(p), f"{name}/zero")
+        self._updated[name] = self._publish(self._op.zeros_like(buffer), f"{name}/zero")
         return total
+
+    def _widened(self, value: ir.Value) -> ir.Value:
+        """A value in single precision: sums and squares of gradients, and epsilon, are no numbers of half precision."""
+        return self._op.cast(value, ir.DataType.FLOAT) if value.dtype in _HALF else value
+
+    def _zeros(self, weight: str, like: ir.Value) -> np.ndarray:
+        """Zeros of the shape of a weight, in the type of a value."""
+        assert like.dtype is not None
+        return np.zeros(self._initial[weight].shape, like.dtype.numpy())
 
     def _value(self, name: str) -> ir.Value:
         return next(value for value in self._graph.inputs if value.name == name)
@@ -271,13 +282,14 @@ class _Assembly:
             factor: ir.Value | float = scale
             if update.max_norm is not None and squares is not None:
                 factor = GlobalNorm(update.max_norm).coefficient_of(op, squares, scale)
-            slots = {}
+            assert p.dtype is not None
+            wide, slots = self._widened(p), {}
             for slot, kind in update.optimizer.slots.items():
-                slots[slot] = self._input(f"{MOMENTS[slot]}_{weight}", p)
-                empty = np.full_like(self._initial[weight], kind.initial)
+                slots[slot] = self._input(f"{MOMENTS[slot]}_{weight}", wide)
+                empty = np.full_like(self._zeros(weight, wide), kind.initial)
                 self._note(slots[slot].name or "", f"{MOMENTS[slot]}_{weight}", empty, kind.scale)
-            new, state = update.optimizer.apply(op, p, dx, slots, t, lr, grad_scale=factor)
-            self._updated[weight] = self._publish(new, f"{weight}/updated")
+            new, state = update.optimizer.apply(op, wide, dx, slots, t, lr, grad_scale=factor)
+            self._updated[weight] = self._publish(op.cast(new, p.dtype), f"{weight}/updated")
             for slot, value in state.items():
                 self._updated[slots[slot].name or ""] = self._publish(value, f"{slots[slot].name}/updated")
 

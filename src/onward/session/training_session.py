@@ -20,7 +20,7 @@ from onward.runtime.device import choose
 from onward.runtime.files import replacing_together
 from onward.runtime.inputs import as_value
 from onward.runtime.refusal import explain
-from onward.runtime.session import open_session, suitable_options
+from onward.runtime.session import open_session, refusals_explained, suitable_options
 from onward.runtime.tensors import array_of, value_of
 from onward.session.binding import Record, TrainingBinding
 from onward.session.optimizers import MOMENTS, STEP, UPDATE_COUNT
@@ -68,12 +68,11 @@ class TrainingSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         self._step: StepGraph = step_graph(model, parameters)
         self._write_graphs(parameters)
         options = suitable_options(sess_options)
-        super().__init__(
-            self._step.training.SerializeToString(),
-            options,
-            providers=["CPUExecutionProvider"] if providers is None else providers,
-            provider_options=provider_options,
-        )
+        providers = ["CPUExecutionProvider"] if providers is None else providers
+        with refusals_explained(providers):
+            super().__init__(
+                self._step.training.SerializeToString(), options, providers=providers, provider_options=provider_options
+            )
         self._place, _ = choose(providers=self.get_providers())
         device = onnxruntime.OrtDevice.make(self._place.ort_name, self._place.index)
         self._device = device._get_c_device()
@@ -266,6 +265,13 @@ class TrainingSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         with self._busy:
             return {public: self._read(public) for public in self._step.state}
 
+    def check_sizes(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Refuse state of other sizes than this session has."""
+        for public in (name for name in arrays if name in self._step.state):
+            array, expected = arrays[public], self._step.initial[self._step.state[public][0]]
+            if array.shape != expected.shape and not array.size == expected.size == 1:
+                raise OnwardError(f"the state of {public!r} has shape {list(array.shape)}, not {list(expected.shape)}")
+
     def load_state(self, state_dict: Mapping[str, Any], strict: bool = False) -> None:
         """Set state; names that the session does not have are ignored, unless `strict`."""
         unknown = [name for name in state_dict if name not in self._step.state]
@@ -274,10 +280,7 @@ class TrainingSession(onnxruntime.InferenceSession):  # type: ignore[misc]
                 f"the state has {quoted(unknown)}, which the session does not; it has {quoted(self._step.state)}"
             )
         known = {name: np.asarray(value) for name, value in state_dict.items() if name in self._step.state}
-        for public, array in known.items():
-            expected = self._step.initial[self._step.state[public][0]]
-            if array.shape != expected.shape and not array.size == expected.size == 1:
-                raise OnwardError(f"the state of {public!r} has shape {list(array.shape)}, not {list(expected.shape)}")
+        self.check_sizes(known)
         with self._busy:
             for public, array in known.items():
                 name, scale = self._step.state[public]

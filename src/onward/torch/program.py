@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
+from onward.errors import ExporterWarning, warn
 from onward.graph.nodes import all_values
 from onward.graph.provenance.program import Operation, operations_of, stored
 from onward.graph.provenance.record import OPERATION
@@ -33,6 +34,7 @@ def export(module: nn.Module, inputs: Inputs, output_names: Sequence[str] | None
             model = _exported(module, inputs, output_names, opset, inputs.shapes(named=False))
     write_training_mode(model)
     _name_axes(model, inputs)
+    _warn_of_fixed_axes(model, inputs)
     return model
 
 
@@ -55,6 +57,7 @@ def _exported(
     import torch
 
     args, kwargs = inputs.call
+    _forget_how_layers_ran()
     with warnings.catch_warnings(), one_registry(), causal_masks_are_told():
         warnings.simplefilter("ignore")  # torch's, about itself
         exported = torch.onnx.export(
@@ -87,6 +90,20 @@ def convert(program: ExportedProgram, input_names: Sequence[str], opset: int | N
     model: ir.Model = exported.model
     write_training_mode(model)
     return model
+
+
+def _forget_how_layers_ran() -> None:
+    """Let torch look up anew how recurrent layers run: for dynamic sizes, the exporter has them run by loops.
+
+    torch remembers what it found in the first export, after the loops were taken away, and fixes the number of steps in
+    the next one.
+    """
+    import torch
+
+    for layer in ("lstm", "gru"):
+        remembered = getattr(getattr(torch.ops.aten, layer).input, "_dispatch_cache", None)
+        if remembered is not None:
+            remembered.clear()
 
 
 _registries: dict[tuple[Any, ...], Any] = {}
@@ -128,6 +145,22 @@ def _name_axes(model: ir.Model, inputs: Inputs) -> None:
         if value.shape is not None and not value.shape.is_static():
             sizes = [names.get(d.value or "", d.value) if isinstance(d, ir.SymbolicDim) else d for d in value.shape]
             value.shape = ir.Shape(sizes)
+
+
+def _warn_of_fixed_axes(model: ir.Model, inputs: Inputs) -> None:
+    """torch fixes sizes that it finds to be equal to others, and does not always say so."""
+    fixed = [
+        f"axis {axis} of {value.name!r} ({symbol!r}) at {size}"
+        for value in model.graph.inputs
+        for axis, symbol in inputs.axes.get(value.name or "", {}).items()
+        if value.shape is not None and isinstance(size := value.shape[axis], int)
+    ]
+    if fixed:
+        warn(
+            f"torch.export has fixed sizes that were to be any: {', '.join(fixed)}. The module computes with them as "
+            "numbers, or they happen to be those of a layer: export it with an example of other sizes.",
+            ExporterWarning,
+        )
 
 
 def write_training_mode(model: ir.Model) -> None:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import onnx
 import onnx_ir as ir
 
 from onward.graph.builder import Builder
 from onward.graph.finish import publish, to_input
+from onward.graph.guard import guarded_number
 from onward.graph.nodes import attribute, input_at, is_used, take_over
 from onward.graph.opsets import NeedsOpsetError
 from onward.graph.replacement import emitting_after, emitting_before
+from onward.graph.shapes import dims
 from onward.graph.statistics import normalizes_by_the_batch
 
 UPDATED = ".updated"  # what running statistics are called after the step
 # In the metadata of a BatchNormalization: its running variance averages unbiased ones, as torch does and the standard
 # does not.
 UNBIASED = "onward.unbiased_variance"
+_SEVERAL = "the batch norm of {statistic!r} needs more than one row, or pixel, to train"
 
 
 def trains_batch_statistics(node: ir.Node, opset: int) -> bool:
@@ -77,10 +82,21 @@ def _unbiased(op: Builder, node: ir.Node, before: ir.Value, after: ir.Value) -> 
     with emitting_before(op, node):
         node.replace_input_with(4, before * 0)
     with emitting_after(op, node):
-        elements = op.Cast(op.Size(x) / op.Size(before), to=before.dtype)
-        corrected = before * momentum + after * (elements / (elements - 1))
+        count = op.Size(x) / op.Size(before)
+        if not _has_several(x):
+            count = guarded_number(op, count, op.Greater(count, 1), _SEVERAL.format(statistic=before.name))
+        elements = op.Cast(count, to=before.dtype)
+        corrected = after * (elements / (elements - 1))
+        if momentum:  # else onnxruntime takes `before * 0` here for the zeros above, which it has written over
+            corrected = before * momentum + corrected
     corrected.shape = before.shape
     return corrected
+
+
+def _has_several(x: ir.Value) -> bool:
+    """Whether there is surely more than one element for each channel, axis 1."""
+    sizes: Sequence[int | str | None] = dims(x) or []
+    return any(isinstance(size, int) and size > 1 for size in (*sizes[:1], *sizes[2:]))
 
 
 def switch_to_evaluation(model: ir.Model) -> None:

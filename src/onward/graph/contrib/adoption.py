@@ -10,6 +10,7 @@ from onward.graph.contrib.domain import MICROSOFT
 # onnxruntime also finds these in the default domain, in opsets in which the standard has no such operator.
 _ADOPTED_BELOW: dict[str, int | None] = {
     "SimplifiedLayerNormalization": None,
+    "SparseSoftmaxCrossEntropy": None,  # training builds only
     "LayerNormalization": 17,
     **dict.fromkeys("Affine Crop DynamicSlice ImageScaler ParametricSoftplus Scale ScaledTanh".split(), 10),
 }

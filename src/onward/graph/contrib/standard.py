@@ -81,6 +81,29 @@ def complex_mul(op: Builder, node: ir.Node) -> ir.Value:
     return op.Concat(a * c - b * d, a * d + b * c, axis=-1)
 
 
+@rewrites("SparseSoftmaxCrossEntropy", reads="reduction")
+def sparse_softmax_cross_entropy(op: Builder, node: ir.Node) -> list[ir.Value]:
+    """The cross entropy of scores with the classes last; each label may have a weight, which a mean is divided by."""
+    scores, labels, weights = (input_at(node, index) for index in range(3))
+    assert scores is not None
+    assert labels is not None
+    reduction = attribute(node, "reduction", "mean")
+    loss, log_prob = op.SoftmaxCrossEntropyLoss(
+        op.Reshape(scores, op.Concat([-1], op.dim(scores, -1), axis=0)),
+        op.Reshape(labels, [-1]),
+        reduction=reduction if weights is None else "none",
+        outputs=2,
+    )
+    if weights is not None:
+        loss = loss * op.Reshape(weights, [-1])
+    if reduction == "none":
+        loss = op.reshape_like(loss, labels)
+    elif weights is not None:
+        total = op.ReduceSum(loss, keepdims=0)
+        loss = total / op.ReduceSum(weights, keepdims=0) if reduction == "mean" else total
+    return [loss, op.reshape_like(log_prob, scores)]
+
+
 @rewrites("Inverse")
 def inverse(op: Builder, node: ir.Node) -> ir.Value:
     """The transposed cofactors of x over its determinant.

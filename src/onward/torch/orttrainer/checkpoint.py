@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import warnings
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ from onward.torch.orttrainer.engine import array_from, tensor_of
 from onward.torch.orttrainer.refusal import require
 
 _EXTENSION = ".ort.pt"
+_METADATA, _OWN = "_metadata", "onward"
 _SAME = ("mixed_precision", "world_size", "zero_stage", "optimizer_name")
 
 # Several files ----------------------------------------------------------------------------------------------------
@@ -42,6 +45,7 @@ def aggregate_checkpoints(paths: Sequence[str], pytorch_format: bool = True) -> 
     Returns:
         What `ORTTrainer.state_dict` does: weights as tensors, or all of the state.
     """
+    require(bool(paths), "aggregate_checkpoints needs the paths of the checkpoints of all processes")
     options = _checkpoint_storage.load(paths[0], key=OPTIONS)
     if options.get("horizontal_parallel_size", 1) > 1:
         raise OnwardError("the checkpoints are split by Megatron too, which cannot be put together here")
@@ -113,7 +117,7 @@ def experimental_state_dict(ort_trainer: Any, include_optimizer_state: bool = Tr
             "before calling state_dict().",
             stacklevel=2,
         )
-        return dict(ort_trainer._state_dict)
+        return copy.copy(ort_trainer._state_dict)
     return flat_state(
         ort_trainer._training_session, ort_trainer._onnx_model, ort_trainer._kept_weights(), include_optimizer_state
     )
@@ -165,7 +169,16 @@ def flat_state(
         if initializer.name not in state and initializer.name in untrained:
             state[initializer.name] = np.array(onnx.numpy_helper.to_array(initializer))
     kept = state if include_optimizer_state else {name: state[name] for name in names if name in state}
-    return {name: tensor_of(array) for name, array in kept.items()}
+    found = OrderedDict((name, tensor_of(array)) for name, array in kept.items())
+    # Beside the tensors, where torch's states have the versions of modules: modules take the names of weights only.
+    vars(found)[_METADATA] = {_OWN: {"passes": session.passes}}
+    return found
+
+
+def passes_of(state: Mapping[str, Any]) -> int | None:
+    """After how many passes a flat state was taken, from which Dropout goes on; None in a user's own dictionary."""
+    passes: int | None = getattr(state, _METADATA, {}).get(_OWN, {}).get("passes")
+    return passes
 
 
 def write_flat(state: Mapping[str, torch.Tensor], directory: str, prefix: str, extra: Mapping[str, Any] | None) -> None:
@@ -175,7 +188,7 @@ def write_flat(state: Mapping[str, torch.Tensor], directory: str, prefix: str, e
     if path.exists():
         warnings.warn(f"{path} already exists, overwriting.", stacklevel=3)
     with replacing(path) as file:
-        torch.save({**(extra or {}), MODEL: dict(state)}, file)
+        torch.save({**(extra or {}), MODEL: state}, file)
 
 
 def read_flat(directory: str, prefix: str) -> tuple[dict[str, Any], dict[str, Any]]:

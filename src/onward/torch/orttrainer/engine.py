@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,18 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from onward.errors import OnwardError
+from onward.graph.kernels import computing_with_bfloat16, refusal_of_bfloat16
+from onward.graph.proto import from_proto
 from onward.runtime.device import choose
 from onward.runtime.export import export_for_inference
 from onward.runtime.options import RunOptions
-from onward.runtime.session import InMemory
+from onward.runtime.session import InMemory, default_options
 from onward.runtime.state import State
 from onward.runtime.tensors import array_of
 from onward.session.parameters import TrainingParameters
 from onward.session.step import GROUP, NORM
 from onward.session.training_session import TrainingSession
-from onward.torch.orttrainer.refusal import InvalidValueError
+from onward.torch.orttrainer.refusal import InvalidValueError, require
 
 Attributes = Mapping[str, float]
 SHARED = "shared_optimizer_state"
@@ -43,6 +46,7 @@ def open_training_session(
     finite: bool,
     device: str,
     paths: Mapping[str, str],
+    optimized_path: str = "",
     session_options: Any = None,
     provider_options: Mapping[str, Any] | None = None,
 ) -> TrainingSession:
@@ -55,6 +59,7 @@ def open_training_session(
         clip: whether to clip gradients by their norm, for those optimizers that do.
         finite: whether `step` has to know if gradients are finite.
         paths: fields of TrainingParameters that say where to write graphs to.
+        optimized_path: where onnxruntime writes the graph of a step as it has optimized it.
     """
     known = [initializer.name for initializer in model.graph.initializer]
     unknown = [name for name in frozen if name not in known]
@@ -80,11 +85,35 @@ def open_training_session(
         parameters.optimizer_int_attributes_map[name] = {
             k: int(v) for k, v in given.items() if not isinstance(v, float)
         }
-    _, providers = choose(device)
+    place, providers = choose(device)
+    if place.is_host:
+        _refuse_bfloat16(model)
     options = [dict(provider_options)] if provider_options else None
-    session = TrainingSession(model.SerializeToString(), parameters, session_options, providers, options)
+    session_options = session_options or default_options()
+    with _written_to(session_options, optimized_path):
+        session = TrainingSession(model.SerializeToString(), parameters, session_options, providers, options)
     session.seed = torch.initial_seed() % 2**63
     return session
+
+
+@contextlib.contextmanager
+def _written_to(options: Any, path: str) -> Iterator[None]:
+    """Have the graph of a session written; options may be the caller's, who has other sessions."""
+    before = options.optimized_model_filepath
+    options.optimized_model_filepath = path or before
+    try:
+        yield
+    finally:
+        options.optimized_model_filepath = before
+
+
+def _refuse_bfloat16(model: onnx.ModelProto) -> None:
+    nodes = computing_with_bfloat16(from_proto(model))
+    if nodes:
+        raise OnwardError(
+            f"{refusal_of_bfloat16(nodes)}: train the module in float32 (module.float(), and its inputs), or on "
+            "another device"
+        )
 
 
 def step(
@@ -144,7 +173,10 @@ def array_from(value: Any) -> np.ndarray:
 
 def _arrays(session: TrainingSession, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
     taken = session.input_names  # without a learning rate, where there is nothing to train
-    return {name: array_from(value) for name, value in feeds.items() if name in taken}
+    arrays = {name: array_from(value) for name, value in feeds.items() if name in taken}
+    for name, array in arrays.items():
+        require(array.dtype.kind not in "OUS", f"the input {name!r} is a {type(feeds[name]).__name__}, not a tensor")
+    return arrays
 
 
 def _tensor(value: Any) -> torch.Tensor:

@@ -77,11 +77,8 @@ def open_session(
     _warn_of_idle_groups(model, config)
     losses = [described.name for described in description.outputs if described.is_loss]
     require(len(losses) == 1, f"Only one loss output is supported ({len(losses)} were specified)")
-    paths = {
-        name: path
-        for name, path in vars(options.debug.graph_save_paths).items()
-        if path and name != "model_with_training_graph_after_optimization_path"
-    }
+    paths = {name: path for name, path in vars(options.debug.graph_save_paths).items() if path}
+    optimized_path = paths.pop("model_with_training_graph_after_optimization_path", "")
     return engine.open_training_session(
         model,
         loss=losses[0],
@@ -94,6 +91,7 @@ def open_session(
         finite=options.mixed_precision.enabled,
         device=options.device.id,
         paths=paths,
+        optimized_path=optimized_path,
         session_options=options.session_options,
         provider_options=vars(options.provider_options),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
@@ -51,6 +52,7 @@ class ORTTrainer:
         loss_scaler: a `LossScaler`, for `use_mixed_precision`.
         frozen_weights: names of parameters that are not trained; those that need no gradients, and buffers, are not
             trained either.
+        optimized_model_filepath: where onnxruntime writes the graph of a step as it has optimized it.
 
     The other arguments, about several processes and about how the original saved memory or time, have no effect.
     """
@@ -86,6 +88,7 @@ class ORTTrainer:
         optimized_model_filepath: str = "",
         postprocess_model: Callable[[onnx.ModelProto], Any] | None = None,
         partition_optimizer: bool = False,
+        deepspeed_zero: int = 0,
     ) -> None:
         warnings.warn(
             "ORTTrainer is experimental: the ORTTrainer of onnxruntime.training has replaced this one.", stacklevel=2
@@ -124,9 +127,10 @@ class ORTTrainer:
         self.enable_grad_norm_clip_ = enable_grad_norm_clip
         self.frozen_weights_ = list(frozen_weights)
         self.session: Any = None
-        self.state_dict_: Mapping[str, Any] | None = None  # what is to be loaded when there is a session
+        self.state_dict_: dict[str, Any] | None = None  # what is to be loaded when there is a session
         self._strict = False
         self._untrained: list[str] = []
+        self._optimized_path = optimized_model_filepath
         self._postprocess = [one for one in (_extra_postprocess, postprocess_model) if one is not None]
         if isinstance(model, torch.nn.Module):
             self.torch_model_ = model
@@ -241,6 +245,7 @@ class ORTTrainer:
             finite=self.use_mixed_precision,
             device=str(self.device_),
             paths={},
+            optimized_path=self._optimized_path,
         )
         trained = set(self.session.get_state())
         self._untrained = [one.name for one in model.graph.initializer if one.name not in trained]
@@ -258,11 +263,11 @@ class ORTTrainer:
         """Weights, state of the optimizer, and what is not trained, as one dictionary of tensors."""
         if self.session is None:
             warnings.warn("ONNXRuntime training session is not initialized yet.", stacklevel=2)
-            return dict(self.state_dict_ or {})
+            return copy.copy(self.state_dict_ or {})
         assert self.onnx_model_ is not None
         return checkpoint.flat_state(self.session, self.onnx_model_, self._untrained, include_optimizer_state)
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = False) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any], strict: bool = False) -> None:
         """Continue from such a state; before the first step, when there is a session."""
         if self.session is None:
             self.state_dict_, self._strict = state_dict, strict
@@ -273,6 +278,7 @@ class ORTTrainer:
         unknown = [name for name in arrays if name not in state and name not in self._untrained]
         if strict and unknown:
             raise OnwardError(f"Checkpoint tensor: {unknown[0]} is not present in the model.")
+        self.session.check_sizes(arrays)
         # Weights that are not trained are constants of the session, which is made anew for others.
         others = {name: arrays[name] for name in self._untrained if name in arrays}
         if others:
@@ -283,6 +289,8 @@ class ORTTrainer:
             self.session.load_state(state)
         self.session.load_state({name: array for name, array in arrays.items() if name in state}, strict)
         self.session.load_sums(0, {})  # those of other weights
+        passes = checkpoint.passes_of(state_dict)
+        self.session.passes = self.session.passes if passes is None else passes
 
     def save_as_onnx(self, path: str) -> None:
         """Write the model, with its loss and in training mode, with the weights as they are now."""

@@ -167,24 +167,22 @@ class ORTTrainer:
         """Make the session, or give it the weights of the model and the state of its optimizer."""
         if self._onnx_model is None:
             return
+        flat = {
+            kind if weight == engine.SHARED else f"{kind}_{weight}": array_from(value)
+            for weight, own in (optimizer_states or {}).items()
+            for kind, value in own.items()
+        }
+        # All of a state is taken, or nothing.
         if self._training_session is None or self._constants_changed():
-            self._training_session = opening.open_session(
-                self._onnx_model, self.model_desc, self.optim_config, self.options
-            )
-            trained = set(self._training_session.get_state())
+            session = opening.open_session(self._onnx_model, self.model_desc, self.optim_config, self.options)
+            session.load_state(flat)
+            self._training_session, trained = session, set(session.get_state())
             self._untrained = [one.name for one in self._onnx_model.graph.initializer if one.name not in trained]
         else:
-            self._training_session.load_state(initializers(self._onnx_model))
+            self._training_session.load_state({**initializers(self._onnx_model), **flat})
         self._constants = {
             name: array for name, array in initializers(self._onnx_model).items() if name in self._untrained
         }
-        if optimizer_states:
-            flat = {
-                kind if weight == engine.SHARED else f"{kind}_{weight}": array_from(value)
-                for weight, own in optimizer_states.items()
-                for kind, value in own.items()
-            }
-            self._training_session.load_state(flat)
         self._model_desc_inputs_with_lr = [*self.model_desc.inputs, self.model_desc.learning_rate]
         opening.describe_session(self.model_desc, self.options)
         pending, flat_state = self._load_state_dict, self._state_dict
@@ -285,6 +283,7 @@ class ORTTrainer:
 
     def load_checkpoint(self, *paths: str, strict: bool = True) -> Any:
         """Continue from a file, or from those of several processes; returns what the user wanted to be kept."""
+        require(bool(paths), "load_checkpoint needs the path of a checkpoint, or those of several processes")
         options = _checkpoint_storage.load(paths[0], key=OPTIONS)
         if len(paths) > 1 or options["zero_stage"] > 0 or options["world_size"] > 1:
             content = checkpoint.aggregate_checkpoints(paths, pytorch_format=False)

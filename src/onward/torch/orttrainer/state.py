@@ -15,7 +15,7 @@ from onward.torch.orttrainer import checkpoint
 from onward.torch.orttrainer._utils import FULL_PRECISION, GRADIENTS, MODEL, OPTIMIZER, OPTIONS, PARTITION, STEP_INFO
 from onward.torch.orttrainer.engine import array_from, tensor_of
 from onward.torch.orttrainer.refusal import require
-from onward.torch.orttrainer.weights import initializers
+from onward.torch.orttrainer.weights import initializers, update_initializers
 
 if TYPE_CHECKING:
     from onward.torch.orttrainer.orttrainer import ORTTrainer
@@ -47,11 +47,21 @@ def whole_state(trainer: ORTTrainer) -> dict[str, Any]:
 
 
 def pytorch_state(trainer: ORTTrainer) -> dict[str, torch.Tensor]:
-    """The weights alone, as `load_state_dict` of the module takes them: without those of a loss that is a module."""
+    """The weights alone, as `load_state_dict` of the module takes them: without those of a loss that is a module.
+
+    With all names of weights that are tied, and what the module has besides and does not use.
+    """
     loss = trainer.loss_fn
     others = {f"loss_fn.{name}" for name in loss.state_dict()} if isinstance(loss, torch.nn.Module) else set()
     weights = _model_state(trainer).get(FULL_PRECISION, {})
-    return {name: tensor_of(array) for name, array in weights.items() if name not in others}
+    state = {name: tensor_of(array) for name, array in weights.items() if name not in others}
+    module = {} if trainer._torch_model is None else trainer._torch_model.state_dict(keep_vars=True)
+    names = {id(tensor): name for name, tensor in module.items() if name in state}
+    for name, tensor in module.items():
+        if name not in state and isinstance(tensor, torch.Tensor):
+            first = names.get(id(tensor))
+            state[name] = tensor.detach().clone() if first is None else state[first]
+    return state
 
 
 def _model_state(trainer: ORTTrainer) -> dict[str, dict[str, Any]]:
@@ -73,9 +83,15 @@ def load(trainer: ORTTrainer, state: Mapping[str, Any], strict: bool) -> None:
     if state.get(OPTIMIZER):
         _check_optimizer(trainer, state)
     added, sums = _gradients(trainer, state)
-    _load_weights(trainer, state, strict)
     optimizer = _merged(current.get(OPTIMIZER, {}), state.get(OPTIMIZER, {}))
-    trainer._init_session(optimizer)
+    assert trainer._onnx_model is not None
+    before = initializers(trainer._onnx_model)
+    try:
+        _load_weights(trainer, state, strict)
+        trainer._init_session(optimizer)
+    except BaseException:
+        update_initializers(trainer._onnx_model, before)
+        raise
     if STEP_INFO in state:
         info = trainer._train_step_info
         info.optimization_step = int(state[STEP_INFO]["optimization_step"])
@@ -89,6 +105,7 @@ def load_flat(trainer: ORTTrainer, state: Mapping[str, Any], strict: bool) -> No
     """Become what a flat state says; see `checkpoint`."""
     assert trainer._onnx_model is not None
     session, arrays = trainer._training_session, checkpoint.arrays_of(state)
+    session.check_sizes(arrays)
     known = {*initializers(trainer._onnx_model), *session.get_state()}
     for name in arrays:
         if strict and name not in known:
@@ -98,6 +115,9 @@ def load_flat(trainer: ORTTrainer, state: Mapping[str, Any], strict: bool) -> No
     trainer._init_session()
     trainer._training_session.load_state(whole)
     trainer._training_session.load_sums(0, {})
+    passes = checkpoint.passes_of(state)
+    if passes is not None:
+        trainer._train_step_info.step = trainer._training_session.passes = passes
 
 
 def _load_weights(trainer: ORTTrainer, state: Mapping[str, Any], strict: bool) -> None:

@@ -20,7 +20,7 @@ class AdamWMode(IntEnum):
 
 
 class FusedAdam(Optimizer):
-    """Adam over all parameters of a group at once.
+    """Adam over all parameters of a group at once, each with a number of steps of its own.
 
     Args:
         params: parameters, or groups of them.
@@ -69,18 +69,27 @@ class FusedAdam(Optimizer):
             parameters = [p for p in group["params"] if p.grad is not None]
             if any(p.grad.is_sparse for p in parameters):
                 raise RuntimeError("FusedAdam does not take sparse gradients; torch.optim.SparseAdam does")
-            if parameters:
-                self._update(group, parameters)
+            counted: dict[int, list[torch.Tensor]] = {}
+            for p in parameters:
+                counted.setdefault(self._count(p, group), []).append(p)
+            for step, together in counted.items():
+                self._update(group, together, step)
         return loss
 
-    def _update(self, group: dict[str, Any], parameters: list[torch.Tensor]) -> None:
-        group["step"] = group.get("step", 0) + 1
-        step, lr, decay, mode = group["step"], group["lr"], group["weight_decay"], self._adam_w_mode
+    def _count(self, p: torch.Tensor, group: dict[str, Any]) -> int:
+        """The number of the step of a parameter; the state of its first one begins with zeros."""
+        state = self.state[p]
+        # Older states, as those of the original, count the steps of groups.
+        before = state.get("step", group.get("step", 0) if state else 0)
+        if not state:
+            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(p), torch.zeros_like(p)
+        state["step"] = int(before) + 1
+        return state["step"]
+
+    def _update(self, group: dict[str, Any], parameters: list[torch.Tensor], step: int) -> None:
+        lr, decay, mode = group["lr"], group["weight_decay"], self._adam_w_mode
         first, second = group["betas"]
         gradients = [p.grad for p in parameters]
-        for p in parameters:
-            if not self.state[p]:
-                self.state[p] = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
         m, v = ([self.state[p][name] for p in parameters] for name in ("exp_avg", "exp_avg_sq"))
         if decay and mode is AdamWMode.ADAM_L2_REGULARIZATION:
             gradients = list(torch._foreach_add(gradients, parameters, alpha=decay))  # type: ignore[arg-type]
