@@ -82,8 +82,9 @@ def rehearse(module: nn.Module, signature: inspect.Signature, call: Call, *, not
     before = Fingerprint(module)
     if before.is_trained_aside:
         raise ORTModuleTorchModelException(
-            "it keeps modules, or tensors that require gradients, in a list, a dictionary or another object, which "
-            "torch does not take for parts of it; nn.ModuleList, nn.ParameterList and their like are for them"
+            "it keeps modules, or tensors that require gradients, in a list, a dictionary, another object or a "
+            "variable outside of it, which torch does not take for parts of it; nn.ModuleList, nn.ParameterList and "
+            "their like are for them"
         )
     versions = [tensor._version for tensor in before.tensors]
     generators = random.getstate(), np.random.get_state(legacy=True)
