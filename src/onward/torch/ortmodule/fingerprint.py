@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.modules.module import _has_any_global_hook
 from torch.utils.hooks import RemovableHandle
 
 from onward.torch.ortmodule.contents import (
@@ -269,8 +270,13 @@ def _flat(value: Any) -> Any:
 _COLLECTING = frozenset({"transformers.utils.output_capturing"})
 
 
+EVERYWHERE = "*"
+
+
 def hooks(module: nn.Module) -> Iterator[str]:
     """Names of the modules that have hooks: Python that runs at each call, and that no graph has."""
+    if _has_any_global_hook():  # type: ignore[no-untyped-call]
+        yield EVERYWHERE
     for name, child in module.named_modules():
         attributes = child.__dict__
         for kind in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):

@@ -22,7 +22,7 @@ from torch import nn
 from onward.torch.ortmodule._fallback import AttributesChanged, ORTModuleTorchModelException
 from onward.torch.ortmodule.call import Call, Results, invoke
 from onward.torch.ortmodule.dropout import Drawn, Draws
-from onward.torch.ortmodule.fingerprint import Fingerprint, hooks
+from onward.torch.ortmodule.fingerprint import EVERYWHERE, Fingerprint, hooks
 
 # Exporting and differentiating take 20 to 50 milliseconds for each; 80 layers of a transformer have 8,000.
 _MOST_OPERATIONS = 10_000
@@ -62,6 +62,11 @@ class Rehearsal:
 def shadow(module: nn.Module) -> nn.Module:
     """A copy to experiment with."""
     hooked = next(hooks(module), None)
+    if hooked == EVERYWHERE:
+        raise ORTModuleTorchModelException(
+            "there are hooks for all modules (torch.nn.modules.module.register_module_forward_hook and the like), "
+            "which graphs have not"
+        )
     if hooked is not None:
         raise ORTModuleTorchModelException(
             f"module {hooked!r} has hooks, which graphs have not"
