@@ -10,6 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch.overrides import TorchFunctionMode
 
 from onward.torch.ortmodule._fallback import ORTModuleTorchModelException
+from onward.torch.ortmodule.attention import written_out
 
 _aten = torch.ops.aten
 _FLOORING = frozenset(
@@ -25,6 +26,8 @@ _BY_LOGARITHMS = frozenset({F.logsigmoid, F.binary_cross_entropy, F.binary_cross
 
 class Traceable(TorchFunctionMode):
     """Refuses, as long as a module is traced, what is written otherwise there, and leaves no record behind.
+
+    Attention with a mask is written out: rows that it hides from end to end would be no numbers.
 
     Logarithms of sigmoids are infinite for numbers that are not large. Divisions that round down are written to round
     towards zero; that is the same for sizes, which are tensors then, too, and which are not negative. Packed sequences
@@ -44,9 +47,15 @@ class Traceable(TorchFunctionMode):
             raise ORTModuleTorchModelException(
                 "torch's older exporter pads packed sequences to as many steps as before"
             )
+        if func is F.scaled_dot_product_attention and _has_mask(*args, **(kwargs or {})):
+            return written_out(*args, **(kwargs or {}))
         if func in _BY_LOGARITHMS:
             raise ORTModuleTorchModelException(f"torch's older exporter writes {func.__name__} by logarithms of zero")
         return func(*args, **(kwargs or {}))
+
+
+def _has_mask(query: Any, key: Any, value: Any, attn_mask: Any = None, *args: Any, **kwargs: Any) -> bool:
+    return attn_mask is not None
 
 
 def refusal(operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
@@ -87,6 +96,7 @@ _REASONS: dict[Any, Callable[[Sequence[Any], Mapping[str, Any]], str | None]] = 
     _aten._upsample_nearest_exact2d: _nearest,
     _aten._upsample_nearest_exact3d: _nearest,
     _aten.logcumsumexp: _always("logcumsumexp loses what is far below the largest element"),
+    _aten.special_log_ndtr: _always("log_ndtr is the logarithm of 0 far below 0"),
     _aten.erfc: _always("1 - erf(x) loses what erfc(x) is there for"),
     _aten.multi_margin_loss: _always("multi_margin_loss has other gradients at its kinks"),
     _aten._cdist_forward: _always("exporters write the distances of cdist without absolute values"),
