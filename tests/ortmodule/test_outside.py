@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import itertools
+import random
 from collections.abc import Callable
 
 import numpy as np
@@ -11,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from onward.torch import ORTModule
+from onward.torch.ortmodule import FallbackWarning
 
 
 @dataclasses.dataclass
@@ -87,7 +91,7 @@ CHANGES: dict[str, tuple[type[Base], Callable[[Base], object]]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore::onward.torch.ortmodule._fallback.FallbackWarning")
+@pytest.mark.filterwarnings("ignore::onward.torch.ortmodule.FallbackWarning")
 @pytest.mark.parametrize(("kind", "change"), CHANGES.values(), ids=CHANGES)
 def test_results_follow(kind: type[Base], change: Callable[[Base], object]) -> None:
     torch.manual_seed(0)
@@ -107,3 +111,76 @@ def test_results_follow(kind: type[Base], change: Callable[[Base], object]) -> N
 @pytest.mark.parametrize("kind", [Table, Shifted, Configured, OfClass, OfFile, OfNumpy])
 def test_onnxruntime_runs_these(kind: type[Base]) -> None:
     assert ORTModule(kind()).runs_on_onnxruntime(torch.zeros(2, 3))
+
+
+class Asked(Base):
+    """A module with an attribute that gives another number each time."""
+
+    def __init__(self, source: object, ask: Callable[[object], float]) -> None:
+        super().__init__()
+        self.source, self.ask = source, ask
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) * self.ask(self.source)
+
+
+OWN = np.random.default_rng(1)
+
+
+class OfGenerator(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) * OWN.random()
+
+
+SOURCES: dict[str, tuple[Callable[[], object], Callable[[object], float]]] = {
+    "generator of numpy": (lambda: np.random.default_rng(0), lambda source: source.random()),
+    "old generator of numpy": (lambda: np.random.RandomState(0), lambda source: source.rand()),
+    "generator of Python": (lambda: random.Random(0), lambda source: source.random()),
+    "generator of torch": (
+        lambda: torch.Generator().manual_seed(0),
+        lambda source: torch.rand(1, generator=source).item(),
+    ),
+    "count": (itertools.count, next),
+    "cycle": (lambda: itertools.cycle([1.0, 2.0, 3.0]), next),
+    "iterator": (lambda: iter([1.0, 2.0, 3.0]), next),
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_what_is_another_number_each_time_is_left_to_torch(name: str) -> None:
+    make, ask = SOURCES[name]
+    torch.manual_seed(0)
+    module = Asked(make(), ask)
+    model, x = ORTModule(copy.deepcopy(module)), torch.randn(4, 3)
+    with pytest.warns(FallbackWarning):
+        first = model(x)
+    for found in (first, model(x), model(x)):
+        torch.testing.assert_close(found, module(x))
+
+
+def test_a_generator_of_the_file_gives_the_numbers_of_torch() -> None:
+    module, x, before = OfGenerator(), torch.randn(4, 3), copy.deepcopy(OWN)
+    model = ORTModule(module)
+    with pytest.warns(FallbackWarning, match="a generator of random numbers"):
+        found = [model(x), model(x)]
+    OWN.bit_generator.state = before.bit_generator.state
+    torch.testing.assert_close(found, [module(x), module(x)])
+
+
+class OfTensor(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.slope = torch.tensor(2.0), torch.tensor([2.0])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) * self.scale.item() + (2 * self.slope).tolist()[0]
+
+
+def test_python_reads_tensors_that_are_attributes() -> None:
+    module, x = OfTensor(), torch.randn(4, 3)
+    model = ORTModule(module)
+    for number in (1.0, 2.0, 3.0):
+        module.scale = torch.tensor(number)
+        module.slope.fill_(number)
+        torch.testing.assert_close(model(x), module(x))
+        assert list(vars(module))[-2:] == ["scale", "slope"]

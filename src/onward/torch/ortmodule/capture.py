@@ -127,7 +127,14 @@ def capture(
     failures = []
     for name in wishes.ways:
         try:
-            with exportable_dropout(module), _plain_attention(), _valid_distributions(), decided(), quiet():
+            with (
+                exportable_dropout(module),
+                _plain_attention(),
+                _valid_distributions(),
+                _attributes_as_buffers(module),
+                decided(),
+                quiet(),
+            ):
                 found = _WAYS[name](module, signature, call, wishes, any_image)
             _name_tensors(found, module)
             return _prepared(found, call)
@@ -168,6 +175,27 @@ def _valid_distributions() -> Iterator[None]:
         yield
     finally:
         Distribution.set_default_validate_args(before)
+
+
+@contextlib.contextmanager
+def _attributes_as_buffers(module: nn.Module) -> Iterator[None]:
+    """Tensors that are plain attributes, which torch.export would take the numbers of where Python reads them."""
+    before = {child: dict(vars(child)) for child in module.modules()}
+    for child, attributes in before.items():
+        found = {
+            name: value
+            for name, value in attributes.items()
+            if isinstance(value, torch.Tensor) and not value.requires_grad
+        }
+        child.__dict__["_buffers"] = {**child._buffers, **found}
+        for name in found:
+            del child.__dict__[name]
+    try:
+        yield
+    finally:
+        for child, attributes in before.items():
+            child.__dict__.clear()
+            child.__dict__.update(attributes)
 
 
 class _Flat(nn.Module):

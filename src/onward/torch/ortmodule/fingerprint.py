@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import inspect
+import random
 import types
 from collections.abc import Collection, Hashable, Iterable, Iterator
 from itertools import chain
@@ -38,7 +39,7 @@ _entries = types.MappingProxyType.values
 _OF_TORCH = frozenset(vars(nn.Module()))
 _LONGEST = 1024  # the elements of longer collections in others do not count
 _KEPT = 64  # of longer ones, keys have a number only
-_LOOKED_AT = ("_objects", "_dicts", "_others", "_classes", "_slots", "_variables", "_arrays")
+_LOOKED_AT = ("_objects", "_dicts", "_others", "_classes", "_slots", "_variables", "_arrays", "sources")
 
 
 class Fingerprint:
@@ -54,6 +55,7 @@ class Fingerprint:
         aside: tensors in lists, dictionaries and other objects. Graphs have them as constants, so that the key says
             which they are, what they hold, and how often they have been written to.
         is_trained_aside: whether some of them require gradients, or are those of modules.
+        sources: objects of which nobody sees what is in them: generators of random numbers and iterators, among others.
     """
 
     def __init__(self, module: nn.Module, *, named: bool = False) -> None:
@@ -61,6 +63,7 @@ class Fingerprint:
         self.names: list[str] = []
         self.aside: list[torch.Tensor] = []
         self.is_trained_aside = False
+        self.sources: list[object] = []
         self._named = named
         self._found: list[Any] = []
         self._seen: dict[int, int] = {}
@@ -193,9 +196,12 @@ class Fingerprint:
         slots = slots_of(kind)  # type: ignore[arg-type]  # classes are hashable
         if not isinstance(attributes, dict):
             if not slots:
+                self.sources.append(value)
                 return Same(value)  # a type or a device of torch, a slice: what it is does not change
             attributes = {}
         else:
+            if isinstance(value, random.Random):
+                self.sources.append(value)
             self._objects.append(value)
         self._slots += [(value, name) for name in slots]
         attributes = attributes | {name: getattr(value, name, None) for name in slots}

@@ -23,6 +23,7 @@ from onward.torch.ortmodule._fallback import AttributesChanged, ORTModuleTorchMo
 from onward.torch.ortmodule.call import Call, Results, invoke
 from onward.torch.ortmodule.dropout import Drawn, Draws
 from onward.torch.ortmodule.fingerprint import EVERYWHERE, Fingerprint, hooks
+from onward.torch.ortmodule.sources import Sources
 
 # Exporting and differentiating take 20 to 50 milliseconds for each; 80 layers of a transformer have 8,000.
 _MOST_OPERATIONS = 10_000
@@ -92,7 +93,7 @@ def rehearse(module: nn.Module, signature: inspect.Signature, call: Call, *, not
             "their like are for them"
         )
     versions = [tensor._version for tensor in before.tensors]
-    generators = random.getstate(), np.random.get_state(legacy=True)
+    generators, sources = (random.getstate(), np.random.get_state(legacy=True)), Sources(before.sources)
     leaves = list(call.leaves)
     given = []
     for place, tensor in zip(call.places, call.tensors, strict=True):
@@ -117,6 +118,10 @@ def rehearse(module: nn.Module, signature: inspect.Signature, call: Call, *, not
         random.setstate(generators[0])
         np.random.set_state(generators[1])
         raise ORTModuleTorchModelException("it draws random numbers from Python or numpy")
+    if sources.have_been_asked():
+        raise ORTModuleTorchModelException(
+            "it has a generator of random numbers or an iterator of its own, which gives something else each time"
+        )
     if [tensor._version for tensor in constants] != constant_versions:
         raise ORTModuleTorchModelException("it changes an argument in place that is a constant of the graph")
     if draws.refusals:
