@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import itertools
 import random
+import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -184,3 +185,98 @@ def test_python_reads_tensors_that_are_attributes() -> None:
         module.slope.fill_(number)
         torch.testing.assert_close(model(x), module(x))
         assert list(vars(module))[-2:] == ["scale", "slope"]
+
+
+class Returning(Base):
+    """A module that returns what a function makes of its result, besides it."""
+
+    def __init__(self, of: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.of = of
+
+    def forward(self, x: Tensor) -> object:
+        y = self.layer(x)
+        return {"y": y, "also": self.of(y)}
+
+
+@pytest.mark.parametrize(
+    "of",
+    [lambda y: y.mean().item(), lambda y: y.argmax(1).tolist(), lambda y: (y > 0).nonzero().shape[0]],
+    ids=["item", "tolist", "count"],
+)
+def test_numbers_made_of_data_are_those_of_each_call(of: Callable[[Tensor], object]) -> None:
+    torch.manual_seed(0)
+    module = Returning(of)
+    model = ORTModule(module)
+    with pytest.warns(FallbackWarning):
+        model(torch.randn(4, 3))
+    for rows in (4, 4, 5):
+        x = torch.randn(rows, 3)
+        torch.testing.assert_close(model(x), module(x))
+
+
+def test_sizes_among_the_results_are_those_of_each_call() -> None:
+    module = Returning(lambda y: [y.shape[0], len(y) / 2, y.shape])
+    model = ORTModule(module)
+    for rows in (4, 5, 4, 7):
+        x = torch.randn(rows, 3)
+        assert model.runs_on_onnxruntime(x)
+        torch.testing.assert_close(model(x), module(x))
+
+
+def limited(y: Tensor) -> int:
+    if y.requires_grad:
+        y.register_hook(lambda gradient: gradient.clamp(-2, 2))
+    return 0
+
+
+def limited_node(y: Tensor) -> int:
+    if y.grad_fn is not None:
+        y.grad_fn.register_hook(lambda gradients, _: tuple(g if g is None else g.clamp(-2, 2) for g in gradients))
+    return 0
+
+
+@pytest.mark.parametrize("of", [limited, limited_node])
+def test_hooks_of_a_call_run(of: Callable[[Tensor], object]) -> None:
+    torch.manual_seed(0)
+    module, x = Returning(of), torch.randn(4, 3)
+    model = ORTModule(module)
+    for scale in (0.01, 100.0):
+        gradients = []
+        for net in (model, module):
+            net.zero_grad()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FallbackWarning)
+                (scale * net(x)["y"]).sum().backward()
+            gradients.append([parameter.grad for parameter in module.parameters()])
+        torch.testing.assert_close(*gradients)
+
+
+class Doubled(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return 2 * super().__call__(x)
+
+
+def test_a_call_of_its_own() -> None:
+    module, x = Doubled(), torch.randn(4, 3)
+    with pytest.warns(FallbackWarning, match="__call__ of its own"):
+        torch.testing.assert_close(ORTModule(module)(x), module(x))
+    net = nn.Sequential(module)  # of a part, it is exported with all else
+    model = ORTModule(net)
+    torch.testing.assert_close(model(x), net(x))
+
+
+class WithDefault(Base):
+    def forward(self, x: Tensor, scale: Tensor = torch.ones(3)) -> Tensor:  # noqa: B008  that is what it is about
+        return self.layer(x) * scale
+
+
+def test_default_arguments() -> None:
+    module, x = WithDefault(), torch.randn(4, 3)
+    model = ORTModule(module)
+    model(x)
+    WithDefault.forward.__defaults__[0].fill_(3.0)
+    torch.testing.assert_close(model(x), module(x))

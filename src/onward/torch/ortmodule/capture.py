@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -56,6 +56,7 @@ _RESERVED = frozenset(
     }
 )  # fmt: skip
 _IMAGE_RANK = 4
+_NUMBERS: dict[type, Callable[[Any], object]] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 
 
 @dataclass
@@ -227,6 +228,11 @@ class _Flat(nn.Module):
         # By name: while they are followed, buffers are others.
         buffers = [module.get_buffer(name).clone() for name in call.rewritten]
         leaves = torch.utils._pytree.tree_leaves((returned, [given[place] for place in call.changed], buffers))
+        for leaf in leaves:
+            # A number is what it was at the first call. One that is a size is so for no other size; one that is made of
+            # data never is, and torch refuses to say what it is.
+            if (kind := _NUMBERS.get(type(leaf))) is not None:
+                kind(leaf)
         return tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
 
 

@@ -226,7 +226,7 @@ class Fingerprint:
         if id(function) in self._seen or not is_of_user(function.__globals__):
             return None
         self._seen[id(function)] = len(self._seen)
-        found = []
+        found: list[Any] = [self._variable(function.__defaults__), self._variable(function.__kwdefaults__)]
         for names, name in variables(function):
             self._variables.append((names, name))
             found.append((name, self._variable(names[name])))

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from onward.torch.ortmodule._fallback import AttributesChanged, ORTModuleTorchModelException
 from onward.torch.ortmodule.call import Call, Results, invoke
@@ -74,6 +75,10 @@ def shadow(module: nn.Module) -> nn.Module:
             if hooked
             else "the wrapped module has hooks, which graphs have not; register them on the ORTModule"
         )
+    if not type(module).__call__.__module__.startswith("torch."):
+        raise ORTModuleTorchModelException(
+            f"{type(module).__name__} has a method __call__ of its own around forward; ORTModule exports forward alone"
+        )
     try:
         return copy.deepcopy(module)
     except Exception as error:  # whatever the attributes of the module raise
@@ -109,6 +114,7 @@ def rehearse(module: nn.Module, signature: inspect.Signature, call: Call, *, not
     constants = [leaf for leaf in others if isinstance(leaf, torch.Tensor)]
     constant_versions = [tensor._version for tensor in constants]
     given_versions = [None if tensor is None else tensor._version for tensor in arguments]
+    handles = RemovableHandle.next_id
     with torch.random.fork_rng(devices=[]):
         draws = Draws()
         with draws if notes_draws else contextlib.nullcontext():
@@ -118,6 +124,11 @@ def rehearse(module: nn.Module, signature: inspect.Signature, call: Call, *, not
         random.setstate(generators[0])
         np.random.set_state(generators[1])
         raise ORTModuleTorchModelException("it draws random numbers from Python or numpy")
+    if RemovableHandle.next_id != handles:
+        raise ORTModuleTorchModelException(
+            "it registers hooks while it is called, which graphs have not; those that limit or reverse gradients are "
+            "part of the graph as a torch.autograd.Function"
+        )
     if sources.have_been_asked():
         raise ORTModuleTorchModelException(
             "it has a generator of random numbers or an iterator of its own, which gives something else each time"
