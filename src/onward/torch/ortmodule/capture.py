@@ -40,7 +40,7 @@ from onward.torch.ortmodule.grouped import write_groups
 from onward.torch.ortmodule.guards import ExactSizes, Guards
 from onward.torch.ortmodule.interpolation import require_exact_interpolation
 from onward.torch.ortmodule.marks import mark_gradients
-from onward.torch.ortmodule.own_gradient import own_gradients
+from onward.torch.ortmodule.own_gradient import own_gradients, refused_functions
 from onward.torch.ortmodule.packed import packed_layers
 from onward.torch.ortmodule.refusal import Traceable
 from onward.torch.ortmodule.spelling import Spelled
@@ -253,14 +253,7 @@ def _by_export(
     *,
     size: Any = Dim.AUTO,
 ) -> Captured:
-    with drawing_is_told():
-        with own_gradients() as functions:
-            try:
-                return _exported(module, signature, call, wishes, any_image, size)
-            except Exception:  # torch raises what it likes
-                if not functions:
-                    raise
-        # By the operations of their forward passes alone; whether that is right, the comparison will say.
+    with drawing_is_told(), own_gradients():
         return _exported(module, signature, call, wishes, any_image, size)
 
 
@@ -324,7 +317,7 @@ def _by_tracing(
         leaves[place] = tensor
     names = _input_names(module, call)
     inputs = Inputs(signature, leaves, call.tree, names, {})
-    with Traceable(has_numbers=any(tensor.ndim == 0 for tensor in call.tensors)):
+    with refused_functions(), Traceable(has_numbers=any(tensor.ndim == 0 for tensor in call.tensors)):
         model, said = legacy.trace(module, inputs, None, wishes.opset, **wishes.arguments)
     if said:
         # It may follow from sizes, which are the same as long as this graph is used, or from data, which are not.
