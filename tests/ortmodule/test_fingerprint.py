@@ -183,6 +183,38 @@ def test_functions_are_told_apart_by_more_than_their_address() -> None:
     assert len(keys) == 5
 
 
+def test_empty_cells_and_hidden_modules() -> None:
+    def around() -> Callable[[], object]:
+        gone = 1
+
+        def function() -> object:
+            return gone  # noqa: F821
+
+        del gone
+        return function
+
+    module = nn.Identity()
+    module.function = around()
+    object.__setattr__(module, "_teacher", nn.Linear(2, 2))
+    before = Fingerprint(module)
+    assert before.is_current()
+    assert before.is_trained_aside
+
+
+def test_functions_that_call_each_other_many_deep() -> None:
+    names: dict[str, object] = {"__name__": "deep", "NUMBER": 1}
+    for depth in range(2000):
+        exec(f"def f{depth}(x): return f{depth + 1}(x)", names)
+    exec("def f2000(x): return x * NUMBER", names)
+    module = nn.Identity()
+    module.function = names["f0"]
+    before = Fingerprint(module)
+    assert before.is_current()
+    names["NUMBER"] = 2
+    assert not before.is_current()
+    assert Fingerprint(module).key != before.key
+
+
 def test_other_values_of_tensors_are_no_change() -> None:
     module = Sample()
     before = Fingerprint(module)

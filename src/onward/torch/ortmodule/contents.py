@@ -62,11 +62,19 @@ def is_plain(value: Any, depth: int = 0) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def slots_of(kind: type) -> tuple[str, ...]:
+def slots_of(kind: Any) -> tuple[str, ...]:
     found = [
         name for base in kind.__mro__ for name, v in vars(base).items() if isinstance(v, types.MemberDescriptorType)
     ]
     return () if is_installed(kind) else tuple(dict.fromkeys(found))
+
+
+def in_slot(value: object, name: str) -> Any:
+    """What is in a slot of an object, or in the cell of a variable; nothing if it is empty."""
+    try:
+        return getattr(value, name)
+    except (AttributeError, ValueError):
+        return None
 
 
 def is_special(name: str, value: Any) -> bool:

@@ -8,7 +8,7 @@ import inspect
 import random
 import types
 from collections.abc import Collection, Hashable, Iterable, Iterator
-from itertools import chain
+from itertools import chain, starmap
 from operator import attrgetter, is_
 from typing import Any
 
@@ -25,6 +25,7 @@ from onward.torch.ortmodule.contents import (
     PLAIN,
     Same,
     elements_of,
+    in_slot,
     is_plain,
     is_special,
     slots_of,
@@ -76,7 +77,10 @@ class Fingerprint:
         self._variables: list[tuple[dict[str, Any], str]] = []
         self._arrays: list[Any] = []
         self._hidden: list[nn.Module] = []
+        self._functions: list[types.FunctionType] = []
         self._visit(module, "")
+        for function in self._functions:  # which grow meanwhile: one reads the next, many deep
+            self._found.append(self._function(function))
         self._add_hidden()
         self._module, self._hooked, self._handles = module, tuple(hooks(module)), RemovableHandle.next_id
         self._found.append(self._hooked)
@@ -94,7 +98,7 @@ class Fingerprint:
         if self._classes or self._slots or self._variables:
             outline += map(len, self._classes)
             elements.append(_chained(map(_entries, self._classes)))
-            elements.append(getattr(*slot, None) for slot in self._slots)
+            elements.append(starmap(in_slot, self._slots))
             elements.append(names.get(name) for names, name in self._variables)
         return outline, _chained(elements)
 
@@ -129,7 +133,11 @@ class Fingerprint:
         for name, value in module.__dict__.items():
             if isinstance(value, torch.Tensor):
                 self._add(name, value, path)
-            elif name[0] != "_" or type(value) in PLAIN or (name not in _OF_TORCH and is_plain(value)):
+            elif (
+                name[0] != "_"
+                or type(value) in PLAIN
+                or (name not in _OF_TORCH and (is_plain(value) or isinstance(value, nn.Module)))
+            ):
                 found.append((name, self._summary(value)))
         for tensors in (module._parameters, module._buffers):
             self._dicts.append(tensors)
@@ -170,7 +178,8 @@ class Fingerprint:
         if isinstance(value, type):
             return Same(value), self._class(value)
         if isinstance(value, types.FunctionType):
-            return Same(value), self._function(value)
+            self._functions.append(value)
+            return Same(value)
         if isinstance(value, types.MethodType):
             return self._summary(value.__func__), self._summary(value.__self__, depth + 1)
         if isinstance(value, functools.partial):
@@ -184,7 +193,7 @@ class Fingerprint:
         return self._object(value, depth)
 
     def _object(self, value: Any, depth: int) -> Any:
-        kind = type(value)
+        kind: Any = type(value)
         is_of_library = isinstance(value, types.ModuleType) and not is_of_user(vars(value))
         if is_of_library or isinstance(value, enum.Enum) or (callable(value) and is_installed(kind)):
             return Same(value)
@@ -193,7 +202,7 @@ class Fingerprint:
             return known
         self._seen[id(value)] = len(self._seen)
         attributes = getattr(value, "__dict__", None)
-        slots = slots_of(kind)  # type: ignore[arg-type]  # classes are hashable
+        slots = slots_of(kind)
         if not isinstance(attributes, dict):
             if not slots:
                 self.sources.append(value)
@@ -204,7 +213,7 @@ class Fingerprint:
                 self.sources.append(value)
             self._objects.append(value)
         self._slots += [(value, name) for name in slots]
-        attributes = attributes | {name: getattr(value, name, None) for name in slots}
+        attributes = attributes | {name: in_slot(value, name) for name in slots}
         found = [(n, self._summary(item, depth + 1)) for n, item in attributes.items() if not is_special(n, item)]
         return kind, self._class(kind), tuple(found)
 
@@ -232,7 +241,7 @@ class Fingerprint:
             found.append((name, self._variable(names[name])))
         for cell in function.__closure__ or ():
             self._slots.append((cell, "cell_contents"))
-            found.append(("", self._variable(getattr(cell, "cell_contents", None))))
+            found.append(("", self._variable(in_slot(cell, "cell_contents"))))
         return tuple(found)
 
     def _variable(self, value: Any) -> Any:

@@ -14,9 +14,13 @@ _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdli
 _OF_PYTHON = sys.stdlib_module_names | {"torch"}
 
 
-def is_installed(kind: type) -> bool:
+@functools.lru_cache(maxsize=4096)
+def is_installed(kind: Any) -> bool:
     """Whether a class is Python's or torch's, whose attributes nobody changes."""
-    return kind.__module__.partition(".")[0] in _OF_PYTHON and kind.__module__ != "__main__"
+    if kind.__module__.partition(".")[0] not in _OF_PYTHON:
+        return False
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return file is None or file.startswith(_LIBRARIES)  # not so a test.py of the user
 
 
 def is_of_user(namespace: dict[str, Any]) -> bool:
