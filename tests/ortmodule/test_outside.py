@@ -8,6 +8,7 @@ import itertools
 import random
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -281,3 +282,59 @@ def test_default_arguments() -> None:
     model(x)
     WithDefault.forward.__defaults__[0].fill_(3.0)
     torch.testing.assert_close(model(x), module(x))
+
+
+class Repeated(Base):
+    """As many layers as it is told to have, in different ways of saying so."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way = way
+        self.register_buffer("count", torch.tensor(2))
+
+    def forward(self, x: Tensor, count: Any) -> Tensor:
+        if self.way == "buffer":
+            count = self.count
+        elif self.way == "element":
+            count = count[0]
+        elif self.way == "index":
+            return self.layer(x) * [1.0, 2.0, 3.0, 4.0, 5.0][count]
+        for _ in range(count if self.way != "size" else x.shape[0] // 2):
+            x = self.layer(x)
+        return x
+
+
+@pytest.mark.filterwarnings("ignore::onward.torch.ortmodule.FallbackWarning")
+@pytest.mark.parametrize("opset", [None, 14])  # the older one is traced, where counting is not noticed
+@pytest.mark.parametrize("way", ["number", "tensor", "buffer", "element", "index", "size"])
+def test_how_often_is_said_in_each_call(way: str, opset: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if opset:
+        monkeypatch.setenv("ORTMODULE_ONNX_OPSET_VERSION", str(opset))
+    torch.manual_seed(0)
+    module = Repeated(way)
+    model = ORTModule(module)
+    for count in (1, 2, 3, 1, 4, 0):
+        x = torch.randn(count + 1 if way == "size" else 2, 3)
+        module.count.fill_(count)
+        given = {"tensor": torch.tensor(count), "element": torch.tensor([count, 1])}.get(way, count)
+        if way == "size":
+            given = None
+        torch.testing.assert_close(model(x, given), module(x, given))
+    if way == "size":
+        assert model.runs_on_onnxruntime(x, None)
+
+
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_sparse_gradients(kind: type[nn.Module]) -> None:
+    module, ids = kind(6, 3, sparse=True), torch.tensor([[1, 2], [2, 5]])
+    with pytest.warns(FallbackWarning, match="sparse"):
+        ORTModule(module)(ids).sum().backward()
+    assert module.weight.grad.is_sparse
+
+
+def test_sizes_that_the_first_call_finds() -> None:
+    module, x = nn.Sequential(nn.LazyLinear(4), nn.ReLU(), nn.LazyLinear(2)), torch.randn(3, 5)
+    model = ORTModule(module)
+    first = model(x)  # torch's, without a warning
+    assert model.runs_on_onnxruntime(x)
+    torch.testing.assert_close(model(x), first)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from onward.errors import OnwardError, warn
 from onward.torch.ortmodule._fallback import (
@@ -109,6 +110,8 @@ class Runner:
         """The module as it is, and a number for all states that the same graphs serve."""
         last = self.state
         if last is None or not last[0].is_current():
+            if any(map(is_lazy, (*self.module.parameters(), *self.module.buffers()))):
+                raise AttributesChanged("its tensors get their sizes when it is called for the first time")
             found = Fingerprint(self.module)
             last = found, self._states.setdefault(found.key, len(self._states))
             self.state = last
