@@ -68,7 +68,7 @@ def _branching(m: nn.Module, x: Tensor) -> Tensor:
 # What a module does -> a part of the warning. Nothing of it is in a graph, and most of it exporters drop silently.
 UNFIT: dict[str, tuple[Callable[..., Any], str]] = {
     "decides by data": (_branching, "could not export"),
-    "decides by data about its gradient": (lambda m, x: Doubling.apply(m.fc(x)), "gradient"),
+    "decides by data about its gradient": (lambda m, x: Doubling.apply(m.fc(x)), "backward pass of Doubling"),
     "draws random numbers of Python": (lambda m, x: m.fc(x) * random.random(), "random numbers"),
     "draws random numbers of numpy": (lambda m, x: m.fc(x) * np.random.rand(), "random numbers"),
     "draws from other distributions": (lambda m, x: m.fc(x) + torch.poisson(x.abs()), "torch"),

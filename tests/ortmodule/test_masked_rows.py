@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import onward
 from onward.testing import run_on_runtime
 from onward.torch import ORTModule
+from onward.torch.ortmodule import FallbackWarning
 
 
 class Attention(nn.Module):
@@ -60,6 +61,50 @@ def test_rows_that_see_nothing(dropout: float, numbers: bool) -> None:
         for given in (mask, whole):
             for found, wanted in zip(passed(ours, x, given), passed(module, x, given), strict=True):
                 torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+class OfRank(nn.Module):
+    """Attention of tensors with any number of axes."""
+
+    def __init__(self, dropout: float, **options: bool) -> None:
+        super().__init__()
+        self.linear, self.dropout, self.options = nn.Linear(4, 4), dropout, options
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return F.scaled_dot_product_attention(self.linear(x), x, x, mask, self.dropout, **self.options)
+
+
+@pytest.mark.parametrize("opset", [None, 14])  # the older one is traced
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("numbers", [False, True])
+@pytest.mark.parametrize("shape", [(5, 4), (2, 5, 4), (2, 2, 5, 4), (2, 1, 2, 5, 4)])
+def test_of_any_rank(
+    shape: tuple[int, ...], numbers: bool, dropout: float, opset: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if opset:
+        monkeypatch.setenv("ORTMODULE_ONNX_OPSET_VERSION", str(opset))
+    torch.manual_seed(0)
+    module, x = OfRank(dropout), torch.randn(shape)
+    mask = torch.ones(*shape[:-2], 5, 5, dtype=torch.bool).tril()
+    whole = mask.clone()
+    whole[..., 1, :] = False
+    if numbers:
+        mask, whole = (torch.where(seen, 0.0, -torch.inf) for seen in (mask, whole))
+    ours = ORTModule(module)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FallbackWarning)
+        for given in (mask, whole):
+            for found, wanted in zip(passed(ours, x, given), passed(module, x, given), strict=True):
+                torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_of_three_axes_is_for_all_sizes() -> None:
+    module = OfRank(0.0, is_causal=True)
+    ours = ORTModule(module)
+    for rows in (3, 4, 7):
+        x = torch.randn(rows, rows + 1, 4)
+        torch.testing.assert_close(ours(x), module(x), rtol=1e-4, atol=1e-5)
+    assert {plan.exporter for plans in ours._runner.plans.values() for plan in plans.values()} == {"torch.export"}
 
 
 def test_an_exported_model_has_zeros_too() -> None:

@@ -110,6 +110,11 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor], Tensor], set[str]]] = {
     "atan2": (lambda x: torch.atan2(x, x.flip(1)), {"small"}),
     "atan2 of negative zeros": (lambda x: torch.atan2(-x.relu(), -x.relu().flip(1) - (x < -1).float()), {"infinity"}),
     "sinc": (lambda x: torch.sinc(x.clamp(-100, 100)), {"small"}),
+    "sinc of next to nothing": (
+        lambda x: torch.sinc(x.clamp(-1, 1) ** 9 * 1e-18),
+        set(),
+    ),
+    "cosine of short rows": (lambda x: F.cosine_similarity(x.clamp(-9, 9), x.flip(1), dim=1, eps=0.3), {"infinity"}),
     "norm of order 3": (lambda x: x.norm(3, dim=1), {"infinity", "negative infinity"}),
     "norm of order 1/2": (lambda x: x.norm(0.5, dim=1), {"infinity", "negative infinity"}),
     "clamp from below": (lambda x: x.clamp(min=-5.0), set()),
@@ -270,6 +275,10 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], list[tuple[Tensor, ...]]]] = {
     "erfc": (
         lambda: Function(lambda _, x: x.erfc().log()),
         [(USUAL.clone().requires_grad_(),), ((7 + USUAL).requires_grad_(),)],
+    ),
+    "log_ndtr": (
+        lambda: Function(lambda _, x: torch.special.log_ndtr(x)),
+        [(USUAL.clone().requires_grad_(),), (torch.tensor(DATA["large"]).requires_grad_(),)],
     ),
     "multi_margin_loss": (
         lambda: Function(lambda _, x, ids: F.multi_margin_loss(x, ids)),

@@ -13,6 +13,7 @@ import torch.nn.functional as F  # noqa: N812  as everybody calls it
 from torch import Tensor, nn
 
 from onward.torch import ORTModule
+from onward.torch.ortmodule import FallbackWarning
 from onward.torch.ortmodule.own_gradient import own_gradients
 from tests.ortmodule.models import Function
 from tests.ortmodule.test_models import CLOSE, compare, step
@@ -198,15 +199,23 @@ class Deciding(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Tensor:
-        return dy * 2 if dy.sum() > -1e9 else dy
+        return dy * 2 if dy.norm() < 100 else dy / dy.norm()
 
 
-def test_a_backward_pass_that_cannot_be_followed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the forward pass consists of has the same gradient, so that will do."""
-    monkeypatch.setenv("ORTMODULE_FALLBACK_POLICY", "FALLBACK_DISABLE")
-    module, x = ORTModule(Function(_call(Deciding), fc=nn.Linear(4, 6))), torch.randn(3, 4, requires_grad=True)
-    module(x).sum().backward()
-    torch.testing.assert_close(x.grad, 6 * module.fc.weight.sum(0).expand(3, 4), **CLOSE)
+@pytest.mark.parametrize("opset", [None, 14])  # the older one is traced
+def test_a_backward_pass_that_cannot_be_followed(opset: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the forward pass consists of has the same gradient, but for large ones: torch runs the module."""
+    if opset:
+        monkeypatch.setenv("ORTMODULE_ONNX_OPSET_VERSION", str(opset))
+    reference = Function(_call(Deciding), fc=nn.Linear(4, 6))
+    module, x = ORTModule(reference), torch.randn(3, 4, requires_grad=True)
+    with pytest.warns(FallbackWarning, match="backward pass of Deciding"):
+        module(x)
+    for scale in (1.0, 1000.0):
+        found, wanted = (torch.autograd.grad(scale * net(x).sum(), x) for net in (module, reference))
+        torch.testing.assert_close(found, wanted, **CLOSE)
+    with torch.no_grad():
+        assert module.runs_on_onnxruntime(x)
 
 
 def test_functions_are_as_they_were() -> None:

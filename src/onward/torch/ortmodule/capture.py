@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -40,7 +40,7 @@ from onward.torch.ortmodule.grouped import write_groups
 from onward.torch.ortmodule.guards import ExactSizes, Guards
 from onward.torch.ortmodule.interpolation import require_exact_interpolation
 from onward.torch.ortmodule.marks import mark_gradients
-from onward.torch.ortmodule.own_gradient import own_gradients
+from onward.torch.ortmodule.own_gradient import own_gradients, refused_functions
 from onward.torch.ortmodule.packed import packed_layers
 from onward.torch.ortmodule.refusal import Traceable
 from onward.torch.ortmodule.spelling import Spelled
@@ -56,6 +56,7 @@ _RESERVED = frozenset(
     }
 )  # fmt: skip
 _IMAGE_RANK = 4
+_NUMBERS: dict[type, Callable[[Any], object]] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 
 
 @dataclass
@@ -127,7 +128,14 @@ def capture(
     failures = []
     for name in wishes.ways:
         try:
-            with exportable_dropout(module), _plain_attention(), _valid_distributions(), decided(), quiet():
+            with (
+                exportable_dropout(module),
+                _plain_attention(),
+                _valid_distributions(),
+                _attributes_as_buffers(module),
+                decided(),
+                quiet(),
+            ):
                 found = _WAYS[name](module, signature, call, wishes, any_image)
             _name_tensors(found, module)
             return _prepared(found, call)
@@ -170,6 +178,27 @@ def _valid_distributions() -> Iterator[None]:
         Distribution.set_default_validate_args(before)
 
 
+@contextlib.contextmanager
+def _attributes_as_buffers(module: nn.Module) -> Iterator[None]:
+    """Tensors that are plain attributes, which torch.export would take the numbers of where Python reads them."""
+    before = {child: dict(vars(child)) for child in module.modules()}
+    for child, attributes in before.items():
+        found = {
+            name: value
+            for name, value in attributes.items()
+            if isinstance(value, torch.Tensor) and not value.requires_grad
+        }
+        child.__dict__["_buffers"] = {**child._buffers, **found}
+        for name in found:
+            del child.__dict__[name]
+    try:
+        yield
+    finally:
+        for child, attributes in before.items():
+            child.__dict__.clear()
+            child.__dict__.update(attributes)
+
+
 class _Flat(nn.Module):
     """The module as a function of tensors, with its tensors under the same names."""
 
@@ -199,6 +228,11 @@ class _Flat(nn.Module):
         # By name: while they are followed, buffers are others.
         buffers = [module.get_buffer(name).clone() for name in call.rewritten]
         leaves = torch.utils._pytree.tree_leaves((returned, [given[place] for place in call.changed], buffers))
+        for leaf in leaves:
+            # A number is what it was at the first call. One that is a size is so for no other size; one that is made of
+            # data never is, and torch refuses to say what it is.
+            if (kind := _NUMBERS.get(type(leaf))) is not None:
+                kind(leaf)
         return tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
 
 
@@ -219,14 +253,7 @@ def _by_export(
     *,
     size: Any = Dim.AUTO,
 ) -> Captured:
-    with drawing_is_told():
-        with own_gradients() as functions:
-            try:
-                return _exported(module, signature, call, wishes, any_image, size)
-            except Exception:  # torch raises what it likes
-                if not functions:
-                    raise
-        # By the operations of their forward passes alone; whether that is right, the comparison will say.
+    with drawing_is_told(), own_gradients():
         return _exported(module, signature, call, wishes, any_image, size)
 
 
@@ -290,7 +317,7 @@ def _by_tracing(
         leaves[place] = tensor
     names = _input_names(module, call)
     inputs = Inputs(signature, leaves, call.tree, names, {})
-    with Traceable(has_numbers=any(tensor.ndim == 0 for tensor in call.tensors)):
+    with refused_functions(), Traceable(has_numbers=any(tensor.ndim == 0 for tensor in call.tensors)):
         model, said = legacy.trace(module, inputs, None, wishes.opset, **wishes.arguments)
     if said:
         # It may follow from sizes, which are the same as long as this graph is used, or from data, which are not.

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import onnx
@@ -28,6 +28,7 @@ from onward.graph.builder import Builder
 from onward.graph.cleanup import remove_unused
 from onward.graph.nodes import attribute, subgraphs
 from onward.graph.proto import from_proto, to_proto
+from onward.torch.ortmodule._fallback import ORTModuleTorchModelException
 
 _DOMAIN, _OWN, _SEED, _GRADIENT = "onward.torch", "Own", "Seed", "Gradient"
 _RESULTS, _ARGUMENTS = "results", "arguments"  # how many inputs of an Own are which
@@ -70,14 +71,30 @@ class _Context:
 def own_gradients() -> Iterator[list[str]]:
     """Let this thread follow both passes of functions; yields a list that gets the names of those that were called."""
     called: list[str] = []
+    with _replaced(lambda kind, forward: _both_passes(kind, forward, called)):
+        yield called
+
+
+@contextlib.contextmanager
+def refused_functions() -> Iterator[None]:
+    """Refuse functions, of which a graph would have the gradient of what they compute.
+
+    That may be the same for the data of the first call only: to limit gradients does nothing to small ones.
+    """
+    with _replaced(_refusing):
+        yield
+
+
+@contextlib.contextmanager
+def _replaced(replacement: Callable[[Any, Any], Any]) -> Iterator[None]:
     classes = [kind for kind in _all_functions(torch.autograd.Function) if "forward" in vars(kind)]
     if not torch.is_grad_enabled() or not hasattr(torch.onnx, "ops"):  # older releases of torch have no such operators
         classes = []
     before = [vars(kind)["forward"] for kind in classes]
     for kind in classes:
-        kind.forward = staticmethod(_both_passes(kind, kind.forward, called))
+        kind.forward = staticmethod(replacement(kind, kind.forward))
     try:
-        yield called
+        yield
     finally:
         for kind, forward in zip(classes, before, strict=True):
             kind.forward = forward
@@ -88,6 +105,17 @@ def _all_functions(base: Any) -> Iterator[Any]:
         if kind.__module__.partition(".")[0] not in _FOLLOWED_INSIDE:
             yield kind
         yield from _all_functions(kind)
+
+
+def _refusing(kind: Any, forward: Any) -> Any:
+    own = threading.get_ident()
+
+    def run(*given: Any) -> Any:
+        if threading.get_ident() == own:
+            raise ORTModuleTorchModelException(f"the backward pass of {kind.__name__} cannot be followed")
+        return forward(*given)
+
+    return run
 
 
 def _both_passes(kind: Any, forward: Any, called: list[str]) -> Any:

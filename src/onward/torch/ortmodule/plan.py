@@ -33,6 +33,7 @@ from onward.torch.ortmodule.precision import Rehearsed, full_precision, rehearse
 from onward.torch.ortmodule.rehearsal import Rehearsal
 from onward.torch.ortmodule.repetition import Repetition, without_gradients
 from onward.torch.ortmodule.session import TensorSession
+from onward.torch.ortmodule.surroundings import is_many
 
 
 @dataclass(frozen=True)
@@ -110,9 +111,11 @@ class Plan:
         if self._backward is not None and not self._narrow and not self._changed:
             generator = torch.get_rng_state() if self._draws else None
             run.repetition = Repetition(self._module, self._signature, call, state, states, generator)
-        found = self.apply(run, tensors, states)
-        if self._updated or self._counters or self._rewritten:
-            self._update(run, state, found)
+        try:
+            found = self.apply(run, tensors, states)
+        finally:  # a checkpoint leaves its repetition by an exception, as soon as it has what it needs
+            if run.outputs and (self._updated or self._counters or self._rewritten):
+                self._update(run, state)
         returned = self._with_passed(found, call.tensors)
         if self._narrow:
             returned = [tensor.to(dtype) for tensor, dtype in zip(returned, self._types, strict=True)]
@@ -125,14 +128,14 @@ class Plan:
         written = {id(state.tensors[index]) for index in self._copied}
         return [tensor.clone() if id(tensor) in written else tensor for tensor in state.tensors]
 
-    def _update(self, run: _Run, state: Fingerprint, found: Sequence[torch.Tensor]) -> None:
+    def _update(self, run: _Run, state: Fingerprint) -> None:
         """Write running statistics, counts of calls and what else it writes to the module's buffers."""
         with torch.no_grad():
             for result, index in self._updated:
                 state.tensors[index].copy_(run.results[result])
             for counter in self._counters:
                 state.tensors[counter.state].add_(counter.step)
-            for index, value in zip(self._rewritten, self._new_values(found), strict=True):
+            for index, value in zip(self._rewritten, self._new_values(run.outputs), strict=True):
                 state.tensors[index].copy_(value)
 
     def _new_values(self, found: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -344,7 +347,7 @@ class _ORTModuleFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() and not any(map(is_many, gradients)):
             return None, *_gradients(ctx, gradients)
         if ctx.repetition is not None:
             _ = ctx.saved_tensors  # torch says if they are gone, or have been changed

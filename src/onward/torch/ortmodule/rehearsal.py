@@ -18,11 +18,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from onward.torch.ortmodule._fallback import AttributesChanged, ORTModuleTorchModelException
 from onward.torch.ortmodule.call import Call, Results, invoke
 from onward.torch.ortmodule.dropout import Drawn, Draws
-from onward.torch.ortmodule.fingerprint import Fingerprint, hooks
+from onward.torch.ortmodule.fingerprint import EVERYWHERE, Fingerprint, hooks
+from onward.torch.ortmodule.sources import Sources
 
 # Exporting and differentiating take 20 to 50 milliseconds for each; 80 layers of a transformer have 8,000.
 _MOST_OPERATIONS = 10_000
@@ -62,11 +64,20 @@ class Rehearsal:
 def shadow(module: nn.Module) -> nn.Module:
     """A copy to experiment with."""
     hooked = next(hooks(module), None)
+    if hooked == EVERYWHERE:
+        raise ORTModuleTorchModelException(
+            "there are hooks for all modules (torch.nn.modules.module.register_module_forward_hook and the like), "
+            "which graphs have not"
+        )
     if hooked is not None:
         raise ORTModuleTorchModelException(
             f"module {hooked!r} has hooks, which graphs have not"
             if hooked
             else "the wrapped module has hooks, which graphs have not; register them on the ORTModule"
+        )
+    if not type(module).__call__.__module__.startswith("torch."):
+        raise ORTModuleTorchModelException(
+            f"{type(module).__name__} has a method __call__ of its own around forward; ORTModule exports forward alone"
         )
     try:
         return copy.deepcopy(module)
@@ -82,11 +93,12 @@ def rehearse(module: nn.Module, signature: inspect.Signature, call: Call, *, not
     before = Fingerprint(module)
     if before.is_trained_aside:
         raise ORTModuleTorchModelException(
-            "it keeps modules, or tensors that require gradients, in a list, a dictionary or another object, which "
-            "torch does not take for parts of it; nn.ModuleList, nn.ParameterList and their like are for them"
+            "it keeps modules, or tensors that require gradients, in a list, a dictionary, another object or a "
+            "variable outside of it, which torch does not take for parts of it; nn.ModuleList, nn.ParameterList and "
+            "their like are for them"
         )
     versions = [tensor._version for tensor in before.tensors]
-    generators = random.getstate(), np.random.get_state(legacy=True)
+    generators, sources = (random.getstate(), np.random.get_state(legacy=True)), Sources(before.sources)
     leaves = list(call.leaves)
     given = []
     for place, tensor in zip(call.places, call.tensors, strict=True):
@@ -102,6 +114,7 @@ def rehearse(module: nn.Module, signature: inspect.Signature, call: Call, *, not
     constants = [leaf for leaf in others if isinstance(leaf, torch.Tensor)]
     constant_versions = [tensor._version for tensor in constants]
     given_versions = [None if tensor is None else tensor._version for tensor in arguments]
+    handles = RemovableHandle.next_id
     with torch.random.fork_rng(devices=[]):
         draws = Draws()
         with draws if notes_draws else contextlib.nullcontext():
@@ -111,6 +124,15 @@ def rehearse(module: nn.Module, signature: inspect.Signature, call: Call, *, not
         random.setstate(generators[0])
         np.random.set_state(generators[1])
         raise ORTModuleTorchModelException("it draws random numbers from Python or numpy")
+    if RemovableHandle.next_id != handles:
+        raise ORTModuleTorchModelException(
+            "it registers hooks while it is called, which graphs have not; those that limit or reverse gradients are "
+            "part of the graph as a torch.autograd.Function"
+        )
+    if sources.have_been_asked():
+        raise ORTModuleTorchModelException(
+            "it has a generator of random numbers or an iterator of its own, which gives something else each time"
+        )
     if [tensor._version for tensor in constants] != constant_versions:
         raise ORTModuleTorchModelException("it changes an argument in place that is a constant of the graph")
     if draws.refusals:

@@ -46,13 +46,18 @@ class Repetition:
 
         `of`: which result, of the tensors that the module returns, each of these belongs to.
         """
-        # Each under another name: one argument may be computed from another, which is no matter of this module.
-        own = {id(tensor): tensor.view_as(tensor) for tensor in inputs}
+        differentiable = torch.is_grad_enabled()  # if not, many gradients are wanted at once
+        with torch.enable_grad():
+            # Each under another name: one argument may be computed from another, which is no matter of this module.
+            own = {id(tensor): tensor.view_as(tensor) for tensor in inputs}
         leaves = list(self.call.leaves)
         for place, tensor in zip(self.call.places, self.call.tensors, strict=True):
             if isinstance(leaves[place], Tensor):  # not so if it is a number that varies
                 leaves[place] = own.get(id(tensor), tensor)
-        with contextlib.nullcontext() if self.generator is None else torch.random.fork_rng(devices=[]):
+        with (
+            torch.enable_grad(),
+            contextlib.nullcontext() if self.generator is None else torch.random.fork_rng(devices=[]),
+        ):
             if self.generator is not None:
                 torch.set_rng_state(self.generator)
             returned = invoke(self._copy(own), self.signature, self.call.arguments(leaves))
@@ -65,7 +70,7 @@ class Repetition:
             [result for result, _ in ends],
             list(own.values()),
             [gradient for _, gradient in ends],
-            create_graph=True,
+            create_graph=differentiable,
             allow_unused=True,
         )
         by_input = dict(zip(own, found, strict=True))

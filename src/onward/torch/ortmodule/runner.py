@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from onward.errors import OnwardError, warn
 from onward.torch.ortmodule._fallback import (
@@ -23,12 +24,13 @@ from onward.torch.ortmodule._fallback import (
     without_frames,
 )
 from onward.torch.ortmodule._logger import logger_of
-from onward.torch.ortmodule.call import DTYPES, FLAT, Call, Caller, Sizes
+from onward.torch.ortmodule.call import DTYPES, Call, Caller, Sizes
 from onward.torch.ortmodule.fingerprint import Fingerprint
 from onward.torch.ortmodule.fixing import FixedTensors
 from onward.torch.ortmodule.options import DebugOptions, LogLevel, RuntimeOptions
 from onward.torch.ortmodule.plan import Plan, build
 from onward.torch.ortmodule.precision import autocast_type, rehearse_call
+from onward.torch.ortmodule.surroundings import apart, is_followed
 
 # Beyond as many graphs, a module is one that each call makes a new graph of, which takes seconds: torch is faster.
 _MOST_PLANS = 32
@@ -72,7 +74,7 @@ class Runner:
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the module returns for these arguments."""
-        if _is_followed(args, kwargs):
+        if is_followed(args, kwargs):
             return self.module(*args, **kwargs)
         try:
             if isinstance(self.reason, ORTModuleFallbackException):
@@ -108,6 +110,8 @@ class Runner:
         """The module as it is, and a number for all states that the same graphs serve."""
         last = self.state
         if last is None or not last[0].is_current():
+            if any(map(is_lazy, (*self.module.parameters(), *self.module.buffers()))):
+                raise AttributesChanged("its tensors get their sizes when it is called for the first time")
             found = Fingerprint(self.module)
             last = found, self._states.setdefault(found.key, len(self._states))
             self.state = last
@@ -133,7 +137,8 @@ class Runner:
         with self._lock:
             found = by_sizes.get(call.sizes)  # another thread may have made it meanwhile
             if found is None or (retries() and not isinstance(found, Plan)):
-                found = by_sizes[call.sizes] = self._new_plan(by_sizes, call)
+                with apart():
+                    found = by_sizes[call.sizes] = self._new_plan(by_sizes, call)
         if isinstance(found, ORTModuleFallbackException):
             raise found
         if found == ():
@@ -189,7 +194,8 @@ class Runner:
         return varies
 
     def _verify_again(self, plan: Plan, call: Call) -> None:
-        plan.verify(rehearse_call(self.module, self.signature, call), Fingerprint(self.module))
+        with apart():
+            plan.verify(rehearse_call(self.module, self.signature, call), Fingerprint(self.module))
 
     def _leave_to_torch(self, error: ORTModuleFallbackException) -> None:
         if isinstance(error, AttributesChanged) and self.reason is None:
@@ -215,18 +221,6 @@ def _warn_of_constants(call: Call) -> None:
             f"Received input of type {kind} which may be treated as a constant by ORT by default. "
             "Each value of it may need graphs of its own: numbers become data when they change, nothing else does"
         )
-
-
-def _is_followed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether torch is following the operations of a module around this one, to export or to compile it."""
-    if torch.compiler.is_compiling() or torch._C._is_tracing() or torch._C._functorch.maybe_current_level() is not None:
-        return True
-    if FLAT.issuperset(map(type, args)) and FLAT.issuperset(map(type, kwargs.values())):
-        return False
-    from torch._subclasses.fake_tensor import FakeTensor
-
-    leaves = torch.utils._pytree.tree_leaves((args, kwargs))
-    return any(isinstance(leaf, FakeTensor) for leaf in leaves)
 
 
 def _several_devices(devices: set[torch.device]) -> ORTModuleDeviceException:

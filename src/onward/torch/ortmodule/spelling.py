@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from onward.torch.ortmodule import packed
+from onward.torch.ortmodule.attention import written_out
 from onward.torch.ortmodule.grouped import grouped_products
 
 
@@ -157,10 +158,15 @@ def _sorted(function: Any) -> Callable[..., Any]:
     return spelled
 
 
-def _attention(*args: Any, **options: Any) -> Tensor:
-    """Rows in the order of their axes: what follows is written as views, and decompositions have other strides."""
+def _attention(query: Tensor, *args: Any, **options: Any) -> Tensor:
+    """Rows in the order of their axes: what follows is written as views, and decompositions have other strides.
+
+    Exporters know attention of four axes only.
+    """
+    if query.ndim != _ATTENTION_RANK:
+        return written_out(query, *args, **options)
     with torch._C.DisableTorchFunction():
-        return F.scaled_dot_product_attention(*args, **options).clone(memory_format=torch.contiguous_format)
+        return F.scaled_dot_product_attention(query, *args, **options).clone(memory_format=torch.contiguous_format)
 
 
 def _instance_norm(
@@ -238,8 +244,31 @@ def _eye(n: int, m: int | None = None, *, dtype: torch.dtype | None = None, **op
     return (torch.arange(n).unsqueeze(1) == torch.arange(n if m is None else m)).to(dtype)
 
 
+def _cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    """Norms are no less than eps, but have the gradients of norms there, too; exporters write zeros."""
+
+    def norm(x: Tensor) -> Tensor:
+        found = torch.linalg.vector_norm(x, dim=dim, keepdim=True)
+        return torch.where(found < eps, found + (eps - found).detach(), found)
+
+    dtype = torch.result_type(x1, x2)
+    first, second = torch.broadcast_tensors(x1.to(dtype), x2.to(dtype))  # type: ignore[no-untyped-call]
+    return ((first / norm(first)) * (second / norm(second))).sum(dim)
+
+
+def _sinc(x: Tensor) -> Tensor | None:
+    """sin(pi x) / (pi x), whose gradient is zero where pi x^2 is: exporters divide by that."""
+    if not x.is_floating_point():
+        return None
+    angle = math.pi * x
+    is_zero = angle * x == 0
+    angle = torch.where(is_zero, 1.0, angle)
+    return torch.where(is_zero, 1.0, angle.sin() / angle)
+
+
 _SELU_LIMIT = 1.7580993408473766  # scale times alpha
 _MOST_PRODUCTS = 256
+_ATTENTION_RANK = 4
 
 # None where the function itself will do.
 _SPELLINGS: dict[Any, Callable[..., Any]] = {
@@ -252,6 +281,8 @@ _SPELLINGS: dict[Any, Callable[..., Any]] = {
     torch._pack_padded_sequence: packed.pack,
     torch._pad_packed_sequence: packed.pad,
     torch.eye: _eye,
+    F.cosine_similarity: _cosine_similarity,
+    **dict.fromkeys((torch.sinc, Tensor.sinc, torch.special.sinc), _sinc),
     torch.logaddexp2: _log_add_exp_2,
     Tensor.logaddexp2: _log_add_exp_2,
     torch.cumprod: _products,
