@@ -19,8 +19,9 @@ COLLECTIONS = (tuple, frozenset, list, set, dict, collections.deque)
 ARRAYS = (np.ndarray, array.array)
 DEEPEST = 4  # what lies deeper in objects does not count
 _TENSORS = (torch.Tensor, nn.Parameter)
-# Bytes. What is written to larger tensors by way of `.data`, which torch does not count, is not seen.
-_LARGE = 1 << 20
+# Bytes, which take 20 microseconds to read. What is written to larger tensors by way of `.data`, which torch does not
+# count, is not seen.
+_LARGE = 1 << 16
 
 
 class Same:
