@@ -98,51 +98,16 @@ def rehearse(module: nn.Module, signature: inspect.Signature, call: Call, *, not
             "their like are for them"
         )
     versions = [tensor._version for tensor in before.tensors]
-    generators, sources = (random.getstate(), np.random.get_state(legacy=True)), Sources(before.sources)
-    leaves = list(call.leaves)
-    given = []
-    for place, tensor in zip(call.places, call.tensors, strict=True):
-        if isinstance(leaves[place], torch.Tensor):  # not so if it is a number that varies
-            own = tensor.detach().clone().requires_grad_(tensor.requires_grad)
-            # Only what was computed may be changed in place, if it has a gradient.
-            leaves[place] = own if tensor.is_leaf else own.clone()
-            tensor = own
-        given.append(tensor)
-    arguments = [leaves[place] if isinstance(leaves[place], torch.Tensor) else None for place in call.places]
-    needing = [tensor.requires_grad for tensor in given]  # before any is the result of what it is changed by
-    others = [leaf for place, leaf in enumerate(leaves) if place not in call.places]
-    constants = [leaf for leaf in others if isinstance(leaf, torch.Tensor)]
-    constant_versions = [tensor._version for tensor in constants]
-    given_versions = [None if tensor is None else tensor._version for tensor in arguments]
-    handles = RemovableHandle.next_id
+    given = _Given(call)
+    untouched = _Untouched(before, given.constants)
+    draws = Draws()
     with torch.random.fork_rng(devices=[]):
-        draws = Draws()
         with draws if notes_draws else contextlib.nullcontext():
-            returned = invoke(module, signature, call.arguments(leaves))
+            returned = invoke(module, signature, call.arguments(given.leaves))
         generator = torch.get_rng_state()
-    if not _is_same(generators[0], random.getstate()) or not _is_same(generators[1], np.random.get_state(legacy=True)):
-        random.setstate(generators[0])
-        np.random.set_state(generators[1])
-        raise ORTModuleTorchModelException("it draws random numbers from Python or numpy")
-    if RemovableHandle.next_id != handles:
-        raise ORTModuleTorchModelException(
-            "it registers hooks while it is called, which graphs have not; those that limit or reverse gradients are "
-            "part of the graph as a torch.autograd.Function"
-        )
-    if sources.have_been_asked():
-        raise ORTModuleTorchModelException(
-            "it has a generator of random numbers or an iterator of its own, which gives something else each time"
-        )
-    if [tensor._version for tensor in constants] != constant_versions:
-        raise ORTModuleTorchModelException("it changes an argument in place that is a constant of the graph")
-    if draws.refusals:
-        raise ORTModuleTorchModelException(draws.refusals[0])
-    if draws.operations > _MOST_OPERATIONS:
-        raise ORTModuleTorchModelException(
-            f"it runs {draws.operations} operations in one call, and making graphs of more than {_MOST_OPERATIONS} "
-            "takes many minutes; a loop over a long sequence has so many"
-        )
-    changed = _changed(arguments, given_versions)
+    untouched.require()
+    _require_few(draws)
+    changed = given.changed()
     results = Results.of((returned, [*changed.values()]) if changed else returned)
     after = Fingerprint(module, named=True)
     if after.key != before.key:
@@ -151,35 +116,92 @@ def rehearse(module: nn.Module, signature: inspect.Signature, call: Call, *, not
     rewritten = _rewritten(module, after, written, draws.statistics)
     tensors = results.tensors
     _require_no_views([after.tensors[index] for index in rewritten.values()], tensors)
-    differentiable = [tensor.requires_grad for tensor in tensors]
     ends = [tensor for tensor in tensors if tensor.requires_grad]
     source = torch.Generator().manual_seed(0)
     cotangents = [torch.randn(end.shape, generator=source, dtype=torch.float64).to(end.dtype) for end in ends]
-    needing += [tensor.requires_grad for tensor in after.tensors]
-    targets = [tensor for tensor, needs in zip((*given, *after.tensors), needing, strict=True) if needs]
-    found: list[torch.Tensor | None] = [None] * len(targets)
-    if ends:
-        unique = list(dict.fromkeys(targets))
-        by_target = dict(zip(unique, _gradients(ends, unique, cotangents), strict=True))
-        found = [by_target[target] for target in targets]
-    gradients = iter(found)
-    every = [next(gradients) if needs else None for needs in needing]
-    afterwards = [tensor.detach() for tensor in after.tensors]
-    detached = Results([_detached(leaf) for leaf in results.leaves], results.tree, results.places)
-    count = len(given)
+    states = [tensor if tensor.requires_grad else None for tensor in after.tensors]
+    gradients = _gradients(ends, [*given.targets, *states], cotangents)
+    count = len(given.targets)
     return Rehearsal(
-        detached,
-        differentiable,
-        cotangents,
-        every[:count],
-        every[count:],
-        afterwards,
-        draws.found,
-        generator,
-        tuple(changed),
-        {i: place for i, tensor in enumerate(tensors) for place, own in changed.items() if tensor is own},
-        tuple(rewritten),
+        results=Results([_detached(leaf) for leaf in results.leaves], results.tree, results.places),
+        differentiable=[tensor.requires_grad for tensor in tensors],
+        cotangents=cotangents,
+        inputs=gradients[:count],
+        states=gradients[count:],
+        after=[tensor.detach() for tensor in after.tensors],
+        drawn=draws.found,
+        generator=generator,
+        changed=tuple(changed),
+        returned={i: place for i, tensor in enumerate(tensors) for place, own in changed.items() if tensor is own},
+        rewritten=tuple(rewritten),
     )
+
+
+class _Given:
+    """The arguments of a call, as copies that the module may change.
+
+    Attributes:
+        leaves: all of them.
+        constants: the tensors that graphs do not take for arguments.
+        targets: what has a gradient, of the tensors of the call; None where there is none.
+    """
+
+    def __init__(self, call: Call) -> None:
+        self.leaves = list(call.leaves)
+        self.targets: list[torch.Tensor | None] = []
+        for place, tensor in zip(call.places, call.tensors, strict=True):
+            if isinstance(self.leaves[place], torch.Tensor):  # not so if it is a number that varies
+                own = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+                # Only what was computed may be changed in place, if it has a gradient.
+                self.leaves[place] = own if tensor.is_leaf else own.clone()
+                tensor = own
+            # Asked now, before any is the result of what it is changed by.
+            self.targets.append(tensor if tensor.requires_grad else None)
+        others = [leaf for place, leaf in enumerate(self.leaves) if place not in call.places]
+        self.constants = [leaf for leaf in others if isinstance(leaf, torch.Tensor)]
+        self._own = {i: leaf for i, p in enumerate(call.places) if isinstance(leaf := self.leaves[p], torch.Tensor)}
+        self._versions = {place: tensor._version for place, tensor in self._own.items()}
+
+    def changed(self) -> dict[int, torch.Tensor]:
+        """Those of the tensors that are another version now, by their places."""
+        return {place: own for place, own in self._own.items() if own._version != self._versions[place]}
+
+
+class _Untouched:
+    """What a call has to leave as it is, because graphs know nothing of it."""
+
+    def __init__(self, before: Fingerprint, constants: list[torch.Tensor]) -> None:
+        self._generators = random.getstate(), np.random.get_state(legacy=True)
+        self._sources, self._handles = Sources(before.sources), RemovableHandle.next_id
+        self._constants, self._versions = constants, [tensor._version for tensor in constants]
+
+    def require(self) -> None:
+        of_python, of_numpy = self._generators
+        if not _is_same(of_python, random.getstate()) or not _is_same(of_numpy, np.random.get_state(legacy=True)):
+            random.setstate(of_python)
+            np.random.set_state(of_numpy)
+            raise ORTModuleTorchModelException("it draws random numbers from Python or numpy")
+        if RemovableHandle.next_id != self._handles:
+            raise ORTModuleTorchModelException(
+                "it registers hooks while it is called, which graphs have not; those that limit or reverse gradients "
+                "are part of the graph as a torch.autograd.Function"
+            )
+        if self._sources.have_been_asked():
+            raise ORTModuleTorchModelException(
+                "it has a generator of random numbers or an iterator of its own, which gives something else each time"
+            )
+        if [tensor._version for tensor in self._constants] != self._versions:
+            raise ORTModuleTorchModelException("it changes an argument in place that is a constant of the graph")
+
+
+def _require_few(draws: Draws) -> None:
+    if draws.refusals:
+        raise ORTModuleTorchModelException(draws.refusals[0])
+    if draws.operations > _MOST_OPERATIONS:
+        raise ORTModuleTorchModelException(
+            f"it runs {draws.operations} operations in one call, and making graphs of more than {_MOST_OPERATIONS} "
+            "takes many minutes; a loop over a long sequence has so many"
+        )
 
 
 def _rewritten(
@@ -208,26 +230,21 @@ def _require_no_views(buffers: Sequence[torch.Tensor], results: Sequence[torch.T
         raise ORTModuleTorchModelException("it returns a buffer that it changes in place")
 
 
-def _changed(arguments: Sequence[torch.Tensor | None], versions: Sequence[int | None]) -> dict[int, torch.Tensor]:
-    """Those of the arguments that are another version now, by their places."""
-    return {
-        place: tensor
-        for place, (tensor, version) in enumerate(zip(arguments, versions, strict=True))
-        if tensor is not None and tensor._version != version
-    }
-
-
 def _gradients(
-    ends: Sequence[torch.Tensor], targets: Sequence[torch.Tensor], cotangents: Sequence[torch.Tensor]
-) -> Sequence[torch.Tensor | None]:
+    ends: Sequence[torch.Tensor], targets: Sequence[torch.Tensor | None], cotangents: Sequence[torch.Tensor]
+) -> list[torch.Tensor | None]:
+    """The gradients of all targets that are there; some may be the same tensor."""
+    unique = list(dict.fromkeys(target for target in targets if target is not None))
+    if not ends or not unique:
+        return [None] * len(targets)
     try:
-        return torch.autograd.grad(ends, targets, cotangents, allow_unused=True)
-    except (
-        Exception
-    ) as error:  # of a backward pass in Python: checkpoints of torch allow no other way than `backward()`
+        found = torch.autograd.grad(ends, unique, cotangents, allow_unused=True)
+    except Exception as error:  # of a backward pass in Python: checkpoints of torch allow no way but `backward()`
         raise ORTModuleTorchModelException(
             f"its backward pass cannot be rehearsed ({type(error).__name__}: {error})"
         ) from error
+    by_target = dict(zip(unique, found, strict=True))
+    return [None if target is None else by_target[target] for target in targets]
 
 
 def _detached(leaf: object) -> object:
