@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_native
 
 from onward import artifacts, losses
 from onward.api import CheckpointState, Module, Optimizer
-from onward.errors import OnwardError
+from onward.errors import OnwardError, OnwardWarning
 from tests.api import toys
 from tests.api.toys import Run, batch
 from tests.runtime.test_tensors import Elsewhere
@@ -160,7 +161,9 @@ def _convolution() -> onnx.ModelProto:
 def test_other_precisions(dtype: type, name: str, optimizer: str, tmp_path: Path, mlp_folder: Path) -> None:
     """The original trains float32 only."""
     model = toys.with_weights(toys.MLP.replace("float[", f"{name}["), toys.MLP_SHAPES, dtype)
-    run = Run.open(toys.generate(tmp_path / name, model, optimizer=optimizer))
+    squares = name == "float16" and optimizer == "adamw_hf"
+    with pytest.warns(OnwardWarning, match="squared gradients") if squares else contextlib.nullcontext():
+        run = Run.open(toys.generate(tmp_path / name, model, optimizer=optimizer))
     expected = Run.open(toys.generate(tmp_path / "float", toys.mlp(), optimizer=optimizer))
     losses = run.train(3, data=lambda step: (batch(step)[0].astype(dtype), batch(step)[1]))
     np.testing.assert_allclose(losses, expected.train(3), rtol=2e-3 if name == "float16" else 1e-5)

@@ -37,10 +37,12 @@ class Slot:
         initial: what every element is before the first step.
         scale: what the stored tensor is multiplied with to get the quantity of the textbook (and of other programs'
             checkpoints). Adam stores mu / (1 - b1): that saves a pass over memory at each step.
+        squares: whether it holds squares of gradients, which in half precision are often zero.
     """
 
     initial: float = 0.0
     scale: float = 1.0
+    squares: bool = False
 
 
 @dataclass(frozen=True)

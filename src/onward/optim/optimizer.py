@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from onward.errors import OnwardError
+from onward.errors import OnwardError, warn
 from onward.graph.builder import Builder
 from onward.optim.base import Context, Slot, Transformation, Update
 from onward.optim.clipping import GlobalNorm
@@ -89,6 +89,8 @@ class Optimizer:
             )
         self._require_decay(weight_decay)
         assert p.dtype is not None
+        if p.dtype == ir.DataType.FLOAT16:
+            self._warn_of_squares()
         state = dict(slots)
         with op, op.scope(f"update/{p.name}"):
             ctx = Context(p, number(op, t), number(op, lr) * lr_scale, weight_decay, state)
@@ -97,6 +99,15 @@ class Optimizer:
         for value in (updated, *(value for name, value in state.items() if value is not slots[name])):
             value.shape = None if p.shape is None else p.shape.copy()
         return updated, state
+
+    def _warn_of_squares(self) -> None:
+        squares = [name for name, slot in self.transformation.slots.items() if slot.squares]
+        if squares:
+            warn(
+                f"weights are float16, and so is what optimizer {self.name!r} keeps of squared gradients "
+                f"({', '.join(squares)}): squares of gradients below 0.0002 are zero there, and steps come out far too "
+                "large. Convert the model to float32 for training, or take an optimizer without them (sgd, lion)"
+            )
 
     def _require_decay(self, weight_decay: float | None) -> None:
         if weight_decay and not self.transformation.decays:

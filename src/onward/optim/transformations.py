@@ -104,8 +104,9 @@ def scale_by_adam(
         small = eps / root * (second if corrected_eps else 1.0)
         return Update(mu / plus(op.Sqrt(nu), small), mu_scale / root * second / first)
 
-    slots = {"mu": Slot(scale=mu_scale), "nu": Slot(scale=nu_scale)}
-    return Transformation(update, {**slots, "nu_max": Slot(scale=nu_scale)} if amsgrad else slots)
+    nu = Slot(scale=nu_scale, squares=True)
+    slots = {"mu": Slot(scale=mu_scale), "nu": nu}
+    return Transformation(update, {**slots, "nu_max": nu} if amsgrad else slots)
 
 
 def scale_by_adamax(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Transformation:
@@ -127,7 +128,7 @@ def scale_by_rss(initial_accumulator_value: float = 0.0, eps: float = 1e-10) -> 
         ctx.sum_of_squares = ctx.sum_of_squares + g * g
         return g / plus(op.Sqrt(ctx.sum_of_squares), eps)
 
-    return Transformation(update, {"sum_of_squares": Slot(initial_accumulator_value)})
+    return Transformation(update, {"sum_of_squares": Slot(initial_accumulator_value, squares=True)})
 
 
 def scale_by_rms(decay: float = 0.99, eps: float = 1e-8, *, centered: bool = False) -> Transformation:
@@ -144,7 +145,7 @@ def scale_by_rms(decay: float = 0.99, eps: float = 1e-8, *, centered: bool = Fal
             variance = op.Relu(variance - mu * mu * unit)
         return Update(g / plus(op.Sqrt(variance), eps / root), 1 / root)
 
-    slots = {"nu": Slot(scale=unit)}
+    slots = {"nu": Slot(scale=unit, squares=True)}
     return Transformation(update, {**slots, "mu": Slot(scale=unit)} if centered else slots)
 
 
@@ -159,7 +160,7 @@ def scale_by_adadelta(rho: float = 0.9, eps: float = 1e-6) -> Transformation:
         ctx.delta = ctx.delta * rho + delta * delta
         return delta
 
-    return Transformation(update, {"nu": Slot(scale=1 - rho), "delta": Slot(scale=1 - rho)})
+    return Transformation(update, {"nu": Slot(scale=1 - rho, squares=True), "delta": Slot(scale=1 - rho, squares=True)})
 
 
 def scale_by_lion(b1: float = 0.9, b2: float = 0.99) -> Transformation:
