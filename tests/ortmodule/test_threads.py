@@ -138,6 +138,26 @@ def test_threads_of_torch_are_ended_before_long_runs_only(two_threads: None, mon
     assert called == ["ended"] * 4
 
 
+def test_threads_of_torch_are_ended_before_both_graphs_of_a_step_or_none(
+    two_threads: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[str] = []
+    monkeypatch.setattr(session, "rest_openmp", lambda: called.append("ended"))
+    forward = session.TensorSession(MODEL)
+    backward = session.TensorSession(MODEL, forward)
+    for run in (forward, backward):
+        run._all.session.has_places, run._may_be_one = True, False
+        run.run([torch.ones(3, 2)])
+    assert called == ["ended"] * 2  # nobody knows yet how long they take
+    forward._all.seconds, backward._all.seconds = session._SHORT / 2, session._SHORT * 1e6
+    forward.run([torch.ones(3, 2)])
+    assert called == ["ended"] * 3
+    backward._all.seconds = session._SHORT / 2
+    forward.run([torch.ones(3, 2)])
+    backward.run([torch.ones(3, 2)])
+    assert called == ["ended"] * 3
+
+
 def test_one_run_that_was_disturbed_says_little(two_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """But many that take longer do: sizes have grown."""
     run = session.TensorSession(MODEL)

@@ -94,7 +94,7 @@ def test_runs_without_llvmlite(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_cannot_be_a_loop() -> None:
     types = {"p": (ir.DataType.FLOAT16, (4,))}
-    kernel = wire.parse(update_plan(optim.adamw(0.1), types, 17).kernels[0].model)
+    kernel = wire.parse(update_plan(optim.sgd(0.1, momentum=0.9), types, 17).kernels[0].model)
     assert compiled.loop_of(kernel, np.dtype(np.float16)) is None
     lamb = update_plan(optim.lamb(0.1), {"p": (ir.DataType.FLOAT, (4,))}, 17)
     assert compiled.loop_of(wire.parse(lamb.kernels[0].model), np.dtype(np.float32)) is None

@@ -72,7 +72,7 @@ class Plan:
         self.arguments = (captured.inputs, requiring, call.key)
         self._shapes = graphs.shapes  # as declared, of the arguments
         self._forward = TensorSession(graphs.forward)
-        self._backward = None if graphs.backward is None else TensorSession(graphs.backward)
+        self._backward = None if graphs.backward is None else TensorSession(graphs.backward, self._forward)
         # The tensors that graphs may take: arguments, tensors of the module, masks; then what the first one returns.
         first = {name: index for index, name in reversed(list(enumerate(names)))}
         self._states = sorted({first[name] for name in graphs.states})

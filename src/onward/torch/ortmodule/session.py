@@ -18,7 +18,8 @@ from onward.torch.threads import rest_openmp
 # Seconds. To end torch's waiting threads and to start them again costs up to a fifth of a millisecond. For runs shorter
 # than this, it costs less to wake onnxruntime's threads up on the cores where those spin: mostly, they are pushed aside
 # for a slice of time. (The two are equal somewhere between 0.7 and 1 ms: an LSTM of 1.03 ms takes as long if they spin,
-# a LeNet of 1.02 ms takes 1.4.)
+# a LeNet of 1.02 ms takes 1.4.) What counts is the longer one of both graphs of a step: threads that are ended anyway
+# may as well be ended before the other one. (A forward pass of 0.5 ms takes 0.9 if they spin.)
 _SHORT = 8e-4
 # In runs shorter than this, the caller's thread alone may be faster: how long it takes to wake another one up, and to
 # hand data over, is up to where the cores are, which on virtual machines is not always the same.
@@ -36,9 +37,13 @@ class _Timed:
         self.session, self.threads = ExchangeSession(content, threads=threads), threads
         self.runs, self.seconds = 0, math.inf
 
-    def run(self, feeds: Sequence[tuple[object, bool]], *, is_empty: bool) -> tuple[list[object], list[int]]:
+    def run(
+        self, feeds: Sequence[tuple[object, bool]], *, is_empty: bool, beside: float
+    ) -> tuple[list[object], list[int]]:
+        """The results; `beside`: what the other graph of a step takes, if that is all threads' as well."""
         start = time.perf_counter()
-        in_the_way = self.threads > 1 and not (self.seconds < _SHORT and self.session.has_places)
+        is_short = max(self.seconds, beside) < _SHORT
+        in_the_way = self.threads > 1 and not (is_short and self.session.has_places)
         if in_the_way:
             rest_openmp()
         found = self.session.run(feeds, is_empty=is_empty)
@@ -49,9 +54,15 @@ class _Timed:
 
 
 class TensorSession:
-    """One of the graphs of a plan; nothing is copied on the way in or out."""
+    """One of the graphs of a plan; nothing is copied on the way in or out.
 
-    def __init__(self, model: onnx.ModelProto) -> None:
+    `partner`: the graph of the same step that runs before this one.
+    """
+
+    def __init__(self, model: onnx.ModelProto, partner: TensorSession | None = None) -> None:
+        self._partner = partner
+        if partner is not None:
+            partner._partner = self
         self._content = model.SerializeToString()
         # As many threads as torch has: it has been told, by the user or by what starts several processes on a machine.
         self._all = _Timed(self._content, torch.get_num_threads())
@@ -77,7 +88,8 @@ class TensorSession:
                 feeds.append((_to_dlpack(tensor.view(torch.uint8)), True))
             else:
                 feeds.append((_to_dlpack(tensor), False))
-        capsules, booleans = session.run(feeds, is_empty=is_empty)
+        beside = 0.0 if self._partner is None else self._partner._seconds
+        capsules, booleans = session.run(feeds, is_empty=is_empty, beside=beside)
         results = [_from_dlpack(capsule) for capsule in capsules]
         for index in booleans:
             results[index] = results[index].view(torch.bool)
@@ -96,14 +108,23 @@ class TensorSession:
                         self._one = alone
         return results
 
-    def _faster(self) -> _Timed:
-        """All threads, or the caller's alone where that was seen to be faster."""
+    @property
+    def _seconds(self) -> float:
+        """What a run takes by all threads; 0 where it is the caller's alone, or there was none."""
+        return self._all.seconds if self._all.runs and self._by_speed()[0] is self._all else 0.0
+
+    def _by_speed(self) -> tuple[_Timed, _Timed]:
+        """All threads and the caller's alone, where both are known: what was seen to be faster, and the other one."""
         together, alone = self._all, self._one
         if alone is None:
-            return together
-        if alone.runs <= _TRIALS:
-            return alone
-        faster, other = (alone, together) if alone.seconds < together.seconds else (together, alone)
+            return together, together
+        return (alone, together) if alone.runs <= _TRIALS or alone.seconds < together.seconds else (together, alone)
+
+    def _faster(self) -> _Timed:
+        """The faster one, but for some runs now and then."""
+        faster, other = self._by_speed()
+        if self._one is None or self._one.runs <= _TRIALS:
+            return faster
         self._runs += 1
         every = _AGAIN if other.seconds < _FAR * faster.seconds else _SELDOM
         return faster if self._runs % every < every - _PROBES else other
