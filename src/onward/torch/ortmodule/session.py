@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 
 import onnx
@@ -60,9 +61,10 @@ class TensorSession:
     """
 
     def __init__(self, model: onnx.ModelProto, partner: TensorSession | None = None) -> None:
-        self._partner = partner
+        # Weak, because each has the other one.
+        self._partner = None if partner is None else weakref.ref(partner)
         if partner is not None:
-            partner._partner = self
+            partner._partner = weakref.ref(self)
         self._content = model.SerializeToString()
         # As many threads as torch has: it has been told, by the user or by what starts several processes on a machine.
         self._all = _Timed(self._content, torch.get_num_threads())
@@ -88,7 +90,8 @@ class TensorSession:
                 feeds.append((_to_dlpack(tensor.view(torch.uint8)), True))
             else:
                 feeds.append((_to_dlpack(tensor), False))
-        beside = 0.0 if self._partner is None else self._partner._seconds
+        partner = None if self._partner is None else self._partner()
+        beside = 0.0 if partner is None else partner._seconds
         capsules, booleans = session.run(feeds, is_empty=is_empty, beside=beside)
         results = [_from_dlpack(capsule) for capsule in capsules]
         for index in booleans:
