@@ -11,7 +11,8 @@ import contextlib
 import copy
 import inspect
 import random
-from collections.abc import Container, Sequence
+import threading
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,7 +103,7 @@ def rehearse(module: nn.Module, signature: inspect.Signature, call: Call, *, not
     untouched = _Untouched(before, given.constants)
     draws = Draws()
     with torch.random.fork_rng(devices=[]):
-        with draws if notes_draws else contextlib.nullcontext():
+        with draws if notes_draws else contextlib.nullcontext(), untouched.noting_hooks(module):
             returned = invoke(module, signature, call.arguments(given.leaves))
         generator = torch.get_rng_state()
     untouched.require()
@@ -172,8 +173,26 @@ class _Untouched:
 
     def __init__(self, before: Fingerprint, constants: list[torch.Tensor]) -> None:
         self._generators = random.getstate(), np.random.get_state(legacy=True)
-        self._sources, self._handles = Sources(before.sources), RemovableHandle.next_id
+        self._sources, self._hooked = Sources(before.sources), False
         self._constants, self._versions = constants, [tensor._version for tensor in constants]
+
+    @contextlib.contextmanager
+    def noting_hooks(self, module: nn.Module) -> Iterator[None]:
+        """Inside, hooks of tensors are noted; those of modules are seen among their attributes."""
+        made, thread, make = [], threading.get_ident(), RemovableHandle.__init__
+
+        def noted(handle: RemovableHandle, hooks: Any, **options: Any) -> None:
+            if threading.get_ident() == thread:
+                made.append(hooks)
+            make(handle, hooks, **options)
+
+        RemovableHandle.__init__ = noted  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            RemovableHandle.__init__ = make  # type: ignore[method-assign]
+        of_modules = {id(value) for one in module.modules() for name, value in vars(one).items() if "hooks" in name}
+        self._hooked = any(id(hooks) not in of_modules for hooks in made)
 
     def require(self) -> None:
         of_python, of_numpy = self._generators
@@ -181,7 +200,7 @@ class _Untouched:
             random.setstate(of_python)
             np.random.set_state(of_numpy)
             raise ORTModuleTorchModelException("it draws random numbers from Python or numpy")
-        if RemovableHandle.next_id != self._handles:
+        if self._hooked:
             raise ORTModuleTorchModelException(
                 "it registers hooks while it is called, which graphs have not; those that limit or reverse gradients "
                 "are part of the graph as a torch.autograd.Function"
