@@ -186,11 +186,11 @@ class _Untouched:
                 made.append(hooks)
             make(handle, hooks, **options)
 
-        RemovableHandle.__init__ = noted  # type: ignore[method-assign]
+        setattr(RemovableHandle, "__init__", noted)  # noqa: B010
         try:
             yield
         finally:
-            RemovableHandle.__init__ = make  # type: ignore[method-assign]
+            setattr(RemovableHandle, "__init__", make)  # noqa: B010
         of_modules = {id(value) for one in module.modules() for name, value in vars(one).items() if "hooks" in name}
         self._hooked = any(id(hooks) not in of_modules for hooks in made)
 
