@@ -60,13 +60,12 @@ def in_lowest_opset(model: ir.Model, build: Callable[[ir.Model], T]) -> T:
 
 
 def replace_deprecated(model: ir.Model) -> None:
-    """Replace, in place, what onnx's checker refuses although onnxruntime runs it.
+    """Replace, in place, what onnx's checker refuses although onnxruntime runs it; nodes are not in order then.
 
     GroupNormalization had a scale for each group in opsets 18 to 20, which was declared a mistake afterwards.
     """
     if 18 <= model.opset_imports.get("", 1) < 21:
         _step(model.graph, 21, only="GroupNormalization")
-        model.graph.sort()
 
 
 def align_functions(model: ir.Model) -> None:
