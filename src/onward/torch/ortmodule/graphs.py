@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import onnx
@@ -69,6 +70,14 @@ def write(captured: Captured, state: Fingerprint, rehearsal: Rehearsal) -> Graph
         found.info.gradients,
         found.info.statistics,
     )
+
+
+def without_weights(model: ir.Model, names: Sequence[str]) -> ir.Model:
+    """The model itself, nobody's any more, with the tensors of the module as inputs."""
+    for name in dict.fromkeys(names):
+        if name in model.graph.initializers:
+            to_input(model.graph.initializers[name])
+    return model
 
 
 def _forward_only(captured: Captured, states: list[str], shapes: list[list[int | str]]) -> Graphs:

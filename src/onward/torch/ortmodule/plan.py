@@ -3,45 +3,26 @@
 from __future__ import annotations
 
 import inspect
-import itertools
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
-import onnx_ir as ir
 import torch
 from torch import nn
 
-from onward.errors import OnwardError
-from onward.graph.finish import to_input
-from onward.graph.proto import to_proto
-from onward.runtime.files import write_bytes
 from onward.torch.ortmodule._fallback import (
-    ORTModuleFallbackException,
     ORTModuleONNXModelException,
     ORTModuleTorchModelException,
 )
 from onward.torch.ortmodule.call import Call, Results, Sizes
-from onward.torch.ortmodule.capture import Captured, Wishes, capture
-from onward.torch.ortmodule.comparison import Tensors, require_equal
+from onward.torch.ortmodule.capture import Captured
 from onward.torch.ortmodule.dropout import Mask, sizes_by_name
+from onward.torch.ortmodule.effects import Effects, first_places
 from onward.torch.ortmodule.fingerprint import Fingerprint
-from onward.torch.ortmodule.graphs import Graphs, write
-from onward.torch.ortmodule.options import DebugOptions, RuntimeOptions
-from onward.torch.ortmodule.precision import Rehearsed, full_precision, rehearse_call, widened
-from onward.torch.ortmodule.rehearsal import Rehearsal
+from onward.torch.ortmodule.graphs import Graphs, without_weights
+from onward.torch.ortmodule.precision import Rehearsed, widened
 from onward.torch.ortmodule.repetition import Repetition, without_gradients
 from onward.torch.ortmodule.session import TensorSession
 from onward.torch.ortmodule.surroundings import is_many
-
-
-@dataclass(frozen=True)
-class _Counter:
-    """A buffer that counts calls, and by how much it grows with each."""
-
-    state: int
-    step: int
 
 
 class Plan:
@@ -74,7 +55,7 @@ class Plan:
         self._forward = TensorSession(graphs.forward)
         self._backward = None if graphs.backward is None else TensorSession(graphs.backward, self._forward)
         # The tensors that graphs may take: arguments, tensors of the module, masks; then what the first one returns.
-        first = {name: index for index, name in reversed(list(enumerate(names)))}
+        first = first_places(names)
         self._states = sorted({first[name] for name in graphs.states})
         slots = {name: index for index, name in enumerate(captured.inputs)}
         slots |= {names[state]: len(slots) + index for index, state in enumerate(self._states)}
@@ -86,12 +67,8 @@ class Plan:
         self._given = len(captured.inputs) + len(self._states)
         count = len(captured.inputs) + len(self._states) + len(self._masks)
         self._outputs = [slots[name] - count for name in graphs.outputs]
-        self._updated = [(slots[new] - count, first[old]) for new, old in graphs.statistics.items()]
-        self._layers = [names[index].rpartition(".")[0] for _, index in self._updated]  # that the statistics are of
-        self._counters: list[_Counter] = []
-        self._buffers = rehearsed.exact.rewritten
-        self._rewritten = [first[name] for name in self._buffers]
-        self._copied = self._rewritten  # and the counters that the graph reads
+        results = {new: slots[new] - count for new in graphs.statistics}
+        self._effects = Effects(names, graphs.statistics, results, captured.order, rehearsed.exact.rewritten)
         self.constant = [i for i, name in enumerate(graphs.outputs) if name not in graphs.output_gradients]
         if self._backward is not None:
             seeds = {seed: graphs.outputs.index(name) for name, seed in graphs.output_gradients.items()}
@@ -107,39 +84,19 @@ class Plan:
     def __call__(self, call: Call, state: Fingerprint) -> Any:
         """What the module returns."""
         run = _Run(self, call.sizes)
-        tensors, states = self._unchanged(call, state), self._unwritten(state)
+        tensors, states = self._unchanged(call, state), self._effects.untouched(state.tensors)
         if self._backward is not None and not self._narrow and not self._changed:
             generator = torch.get_rng_state() if self._draws else None
             run.repetition = Repetition(self._module, self._signature, call, state, states, generator)
         try:
             found = self.apply(run, tensors, states)
         finally:  # a checkpoint leaves its repetition by an exception, as soon as it has what it needs
-            if run.outputs and (self._updated or self._counters or self._rewritten):
-                self._update(run, state)
+            if run.outputs:
+                self._effects.write(run.results, run.outputs, state.tensors)
         returned = self._with_passed(found, call.tensors)
         if self._narrow:
             returned = [tensor.to(dtype) for tensor, dtype in zip(returned, self._types, strict=True)]
         return self._written(call, returned) if self._changed else self.results.filled(returned)
-
-    def _unwritten(self, state: Fingerprint) -> list[torch.Tensor]:
-        """The tensors of the module, and copies of those that will be written to, as of arguments."""
-        if not self._copied:
-            return state.tensors
-        written = {id(state.tensors[index]) for index in self._copied}
-        return [tensor.clone() if id(tensor) in written else tensor for tensor in state.tensors]
-
-    def _update(self, run: _Run, state: Fingerprint) -> None:
-        """Write running statistics, counts of calls and what else it writes to the module's buffers."""
-        with torch.no_grad():
-            for result, index in self._updated:
-                state.tensors[index].copy_(run.results[result])
-            for counter in self._counters:
-                state.tensors[counter.state].add_(counter.step)
-            for index, value in zip(self._rewritten, self._new_values(run.outputs), strict=True):
-                state.tensors[index].copy_(value)
-
-    def _new_values(self, found: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        return [found[index] for index in self._order[len(self._order) - len(self._rewritten) :]]
 
     def _unchanged(self, call: Call, state: Fingerprint) -> list[torch.Tensor]:
         """The arguments, and copies of those that will be written to: the backward pass may need them as they are."""
@@ -178,7 +135,11 @@ class Plan:
     def verify(self, rehearsed: Rehearsed, state: Fingerprint) -> None:
         """Compare with what torch computed, for the same arguments and random numbers."""
         rehearsal, call = rehearsed.exact, rehearsed.call
-        if (rehearsed.types, rehearsal.changed, rehearsal.rewritten) != (self._types, self._changed, self._buffers):
+        if (rehearsed.types, rehearsal.changed, rehearsal.rewritten) != (
+            self._types,
+            self._changed,
+            self._effects.rewritten,
+        ):
             raise ORTModuleONNXModelException(
                 "it returns other types, or changes other arguments or buffers, for other sizes"
             )
@@ -198,11 +159,11 @@ class Plan:
             if not torch.equal(torch.get_rng_state(), rehearsal.generator):
                 raise ORTModuleONNXModelException("the graph draws other random numbers than torch")
         returned = self._with_passed(found, tensors)
-        _require_equal("result", [t.detach() for t in returned], rehearsed, lambda run: run.results.tensors, noise=0.0)
+        rehearsed.require_equal("result", [t.detach() for t in returned], lambda run: run.results.tensors, noise=0.0)
         ends = [tensor for tensor, has in zip(returned, rehearsal.differentiable, strict=True) if has]
         if [tensor.requires_grad for tensor in returned] != rehearsal.differentiable:
             raise ORTModuleONNXModelException("other results have gradients than in torch")
-        self._verify_states(run, rehearsed, state, found)
+        self._effects.verify(run.results, found, rehearsed, state.tensors, self._states, again=bool(self.verified))
         if ends:
             targets = [tensor for tensor in (*tensors, *states) if tensor.requires_grad]
             gradients = iter(torch.autograd.grad(ends, targets, rehearsal.cotangents, allow_unused=True))
@@ -211,46 +172,8 @@ class Plan:
             for index, tensor in enumerate(state.tensors):
                 first.setdefault(id(tensor), index)
             own = [every[len(tensors) + first[id(tensor)]] for tensor in state.tensors]
-            _require_equal(
-                "gradient", [*every[: len(tensors)], *own], rehearsed, lambda run: [*run.inputs, *run.states]
-            )
+            rehearsed.require_equal("gradient", [*every[: len(tensors)], *own], lambda run: [*run.inputs, *run.states])
         self.verified.add(call.sizes)
-
-    def _verify_states(
-        self, run: _Run, rehearsed: Rehearsed, state: Fingerprint, found: Sequence[torch.Tensor]
-    ) -> None:
-        updated = {index: run.results[result] for result, index in self._updated}
-        for layer in dict.fromkeys(self._layers):
-            # Together: the mean of what was normalised before is noise, which only the variance gives a measure of.
-            own = [index for index, of in zip(updated, self._layers, strict=True) if of == layer]
-            _require_equal(
-                f"running statistic of {layer!r}",
-                [updated[index] for index in own],
-                rehearsed,
-                lambda run, own=own: [run.after[index] for index in own],  # type: ignore[misc]
-            )
-        for name, index, value in zip(self._buffers, self._rewritten, self._new_values(found), strict=True):
-            _require_equal(
-                f"new value of {name!r}",
-                [value],
-                rehearsed,
-                lambda run, index=index: [run.after[index]],  # type: ignore[misc]
-            )
-        written = {id(state.tensors[index]) for index in self._rewritten}
-        counters: list[_Counter] = []
-        for index, (before, after) in enumerate(zip(state.tensors, rehearsed.exact.after, strict=True)):
-            if index not in updated and id(before) not in written and not torch.equal(before, after):
-                difference = after - before if after.dtype == torch.int64 and after.ndim == 0 else None
-                if difference is None:
-                    raise ORTModuleONNXModelException("it changes a buffer in another way than BatchNorm does")
-                if all(counter.state != index and state.tensors[counter.state] is not before for counter in counters):
-                    counters.append(_Counter(index, int(difference)))
-        if self.verified and counters != self._counters:
-            raise ORTModuleONNXModelException("it counts its calls in different ways")
-        self._counters = counters
-        read = {id(state.tensors[index]) for index in self._states}
-        counted = [counter.state for counter in counters if id(state.tensors[counter.state]) in read]
-        self._copied = [*self._rewritten, *counted]
 
     def _known(self, sizes: Sizes) -> dict[str, int]:
         return sizes_by_name(self._shapes, sizes)
@@ -309,12 +232,6 @@ class Plan:
         return [next(found) if needs else None for needs in needed]
 
 
-def _require_equal(
-    what: str, found: Tensors, rehearsed: Rehearsed, of: Callable[[Rehearsal], Tensors], **options: float
-) -> None:
-    require_equal(what, found, of(rehearsed.exact), lambda: map(of, rehearsed.double()), **options)
-
-
 class _Run:
     """One pass through a plan."""
 
@@ -364,59 +281,3 @@ def _gradients(ctx: Any, gradients: Sequence[torch.Tensor | None]) -> list[torch
 
 # Function's own method looks for wrappers of functorch among all tensors; what functorch follows does not come here.
 _apply: Callable[..., tuple[torch.Tensor, ...]] = super(torch.autograd.Function, _ORTModuleFunction).apply
-
-
-def build(
-    module: nn.Module,
-    signature: inspect.Signature,
-    call: Call,
-    options: DebugOptions,
-    runtime: RuntimeOptions,
-    *,
-    any_image: bool = False,
-) -> Plan:
-    """The graphs for calls like this one, compared with torch; `any_image`: sizes of images vary."""
-    wishes = Wishes.of(runtime.opset, runtime.export_extra_kwargs)
-    times = [time.perf_counter()]
-    rehearsed = rehearse_call(module, signature, call)
-    times.append(time.perf_counter())
-    try:
-        with torch.random.fork_rng(devices=[]), full_precision():  # the older exporter runs the module
-            call = replace(rehearsed.call, changed=rehearsed.exact.changed, rewritten=rehearsed.exact.rewritten)
-            captured = capture(rehearsed.module, signature, call, wishes, any_image=any_image)
-        times.append(time.perf_counter())
-        state = Fingerprint(module, named=True)
-        mode = "training" if torch.is_grad_enabled() and module.training else "inference"
-        graphs = write(captured, state, rehearsed.exact)
-        plan = Plan(module, signature, captured, graphs, state.names, rehearsed)
-        _save(options, mode, captured, plan, state.names)
-        times.append(time.perf_counter())
-        plan.verify(rehearsed, state)
-        times.append(time.perf_counter())
-    except ORTModuleFallbackException:
-        raise
-    except OnwardError as error:
-        raise ORTModuleONNXModelException(f"{type(error).__name__}: {error}") from error
-    rehearsing, exporting, building, verifying = (end - start for start, end in itertools.pairwise(times))
-    plan.seconds = {"export": exporting, "build": building, "comparison": rehearsing + verifying}
-    return plan
-
-
-def _save(options: DebugOptions, mode: str, captured: Captured, plan: Plan, names: Sequence[str]) -> None:
-    if not options.save_onnx:
-        return
-    graphs = plan.graphs
-    written = {"torch_exported": to_proto(plan.exported), "optimized": graphs.forward}
-    if graphs.backward is not None:
-        written["optimized_pre_grad"] = to_proto(without_weights(captured.model, names))
-    written["execution_model"] = graphs.forward if graphs.backward is None else graphs.backward
-    for what, model in written.items():
-        write_bytes(options.file(what, mode), model.SerializeToString())
-
-
-def without_weights(model: ir.Model, names: Sequence[str]) -> ir.Model:
-    """The model itself, nobody's any more, with the tensors of the module as inputs."""
-    for name in dict.fromkeys(names):
-        if name in model.graph.initializers:
-            to_input(model.graph.initializers[name])
-    return model

@@ -18,6 +18,7 @@ from torch.amp.autocast_mode import autocast
 
 from onward.torch.ortmodule._fallback import ORTModuleONNXModelException
 from onward.torch.ortmodule.call import Call
+from onward.torch.ortmodule.comparison import Tensors, require_equal
 from onward.torch.ortmodule.fingerprint import Fingerprint
 from onward.torch.ortmodule.rehearsal import Rehearsal, rehearse, shadow
 
@@ -74,6 +75,10 @@ class Rehearsed:
     call: Call
     module: nn.Module
     double: Callable[[], Iterator[Rehearsal]]
+
+    def require_equal(self, what: str, found: Tensors, of: Callable[[Rehearsal], Tensors], **options: float) -> None:
+        """Raise where tensors of a graph are not what `of` takes from the call as torch ran it."""
+        require_equal(what, found, of(self.exact), lambda: map(of, self.double()), **options)
 
 
 def rehearse_call(module: nn.Module, signature: inspect.Signature, call: Call) -> Rehearsed:

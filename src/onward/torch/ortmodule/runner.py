@@ -25,10 +25,11 @@ from onward.torch.ortmodule._fallback import (
 )
 from onward.torch.ortmodule._logger import logger_of
 from onward.torch.ortmodule.call import DTYPES, Call, Caller, Sizes
+from onward.torch.ortmodule.construction import build
 from onward.torch.ortmodule.fingerprint import Fingerprint
 from onward.torch.ortmodule.fixing import FixedTensors
 from onward.torch.ortmodule.options import DebugOptions, LogLevel, RuntimeOptions
-from onward.torch.ortmodule.plan import Plan, build
+from onward.torch.ortmodule.plan import Plan
 from onward.torch.ortmodule.precision import autocast_type, rehearse_call
 from onward.torch.ortmodule.surroundings import apart, is_followed
 
