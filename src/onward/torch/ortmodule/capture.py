@@ -6,8 +6,8 @@ import contextlib
 import inspect
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import onnx_ir as ir
@@ -28,22 +28,21 @@ from onward.torch.inputs import Inputs, distinct
 from onward.torch.mode import causal_masks_are_told, exportable_dropout, random_operators, require_exportable
 from onward.torch.naming import name_parameters
 from onward.torch.ortmodule._fallback import ORTModuleONNXModelException, ORTModuleTorchModelException
-from onward.torch.ortmodule.call import Call, invoke
+from onward.torch.ortmodule.call import Call
 from onward.torch.ortmodule.choice import write_choices
 from onward.torch.ortmodule.chunks import slice_chunks
 from onward.torch.ortmodule.decision import decided
 from onward.torch.ortmodule.drawing import drawing_is_told
 from onward.torch.ortmodule.dropout import NOISE, Mask, note_sizes, replace_random, sizes_by_name
 from onward.torch.ortmodule.fingerprint import Fingerprint
+from onward.torch.ortmodule.flat import Flat, attributes_as_buffers, examples
 from onward.torch.ortmodule.forms import choose_forms
 from onward.torch.ortmodule.grouped import write_groups
 from onward.torch.ortmodule.guards import ExactSizes, Guards
 from onward.torch.ortmodule.interpolation import require_exact_interpolation
 from onward.torch.ortmodule.marks import mark_gradients
 from onward.torch.ortmodule.own_gradient import own_gradients, refused_functions
-from onward.torch.ortmodule.packed import packed_layers
 from onward.torch.ortmodule.refusal import Traceable
-from onward.torch.ortmodule.spelling import Spelled
 from onward.torch.ortmodule.unused import draws_of, with_unused
 from onward.torch.quiet import quiet
 
@@ -56,7 +55,6 @@ _RESERVED = frozenset(
     }
 )  # fmt: skip
 _IMAGE_RANK = 4
-_NUMBERS: dict[type, Callable[[Any], object]] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 
 
 @dataclass
@@ -132,7 +130,7 @@ def capture(
                 exportable_dropout(module),
                 _plain_attention(),
                 _valid_distributions(),
-                _attributes_as_buffers(module),
+                attributes_as_buffers(module),
                 decided(),
                 quiet(),
             ):
@@ -178,72 +176,6 @@ def _valid_distributions() -> Iterator[None]:
         Distribution.set_default_validate_args(before)
 
 
-@contextlib.contextmanager
-def _attributes_as_buffers(module: nn.Module) -> Iterator[None]:
-    """Tensors that are plain attributes, which torch.export would take the numbers of where Python reads them."""
-    before = {child: dict(vars(child)) for child in module.modules()}
-    for child, attributes in before.items():
-        found = {
-            name: value
-            for name, value in attributes.items()
-            if isinstance(value, torch.Tensor) and not value.requires_grad
-        }
-        child.__dict__["_buffers"] = {**child._buffers, **found}
-        for name in found:
-            del child.__dict__[name]
-    try:
-        yield
-    finally:
-        for child, attributes in before.items():
-            child.__dict__.clear()
-            child.__dict__.update(attributes)
-
-
-class _Flat(nn.Module):
-    """The module as a function of tensors, with its tensors under the same names."""
-
-    def __init__(self, module: nn.Module, signature: inspect.Signature, call: Call) -> None:
-        super().__init__()
-        for name, value in vars(module).items():
-            if isinstance(value, torch.Tensor) or name in ("_parameters", "_buffers", "_modules", "training"):
-                self.__dict__[name] = value
-        # What torch.export sees being made it knows the values of; tensors from elsewhere it does not look into.
-        fixed = {
-            place: (leaf.tolist(), leaf.dtype)
-            for place, leaf in enumerate(call.leaves)
-            if isinstance(leaf, torch.Tensor) and place not in call.places
-        }
-        # In a list, so that it is no submodule.
-        self.__dict__["_inner"] = [(module, signature, call, fixed)]
-
-    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        module, signature, call, fixed = self.__dict__["_inner"][0]
-        leaves = list(call.leaves)
-        for place, (value, dtype) in fixed.items():
-            leaves[place] = torch.tensor(value, dtype=dtype)
-        # What is changed in place is a copy, which is one more result: a graph cannot write to its inputs.
-        given = [tensor.clone() if place in call.changed else tensor for place, tensor in enumerate(tensors)]
-        with packed_layers(module), Spelled():
-            returned = invoke(module, signature, replace(call, leaves=leaves).with_tensors(given))
-        # By name: while they are followed, buffers are others.
-        buffers = [module.get_buffer(name).clone() for name in call.rewritten]
-        leaves = torch.utils._pytree.tree_leaves((returned, [given[place] for place in call.changed], buffers))
-        for leaf in leaves:
-            # A number is what it was at the first call. One that is a size is so for no other size; one that is made of
-            # data never is, and torch refuses to say what it is.
-            if (kind := _NUMBERS.get(type(leaf))) is not None:
-                kind(leaf)
-        return tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
-
-
-def examples(call: Call) -> list[torch.Tensor]:
-    """Tensors like the arguments, each with memory of its own."""
-    return [
-        tensor.detach().clone(memory_format=torch.contiguous_format).requires_grad_(tensor.requires_grad)
-        for tensor in call.tensors
-    ]
-
-
 def _by_export(
     module: nn.Module,
     signature: inspect.Signature,
@@ -269,7 +201,7 @@ def _exported(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         exported = torch.export.export(
-            _Flat(module, signature, call), tuple(tensors), dynamic_shapes=(dims,), strict=False
+            Flat(module, signature, call), tuple(tensors), dynamic_shapes=(dims,), strict=False
         )
     names = _input_names(module, call)
     model = dynamo.convert(exported, names, wishes.opset)
