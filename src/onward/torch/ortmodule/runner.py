@@ -32,6 +32,7 @@ from onward.torch.ortmodule.options import DebugOptions, LogLevel, RuntimeOption
 from onward.torch.ortmodule.plan import Plan
 from onward.torch.ortmodule.precision import autocast_type, rehearse_call
 from onward.torch.ortmodule.surroundings import apart, is_followed
+from onward.torch.room import give_back
 
 # Beyond as many graphs, a module is one that each call makes a new graph of, which takes seconds: torch is faster.
 _MOST_PLANS = 32
@@ -184,6 +185,8 @@ class Runner:
             return () if self._fixed.fix(self.module, self.signature, call) else error
         except ORTModuleFallbackException as error:
             return error
+        finally:
+            give_back()
 
     def _learn_numbers(self, call: Call) -> bool:
         """Whether a number among the arguments is seen to vary now; it is data from then on."""
@@ -197,6 +200,7 @@ class Runner:
     def _verify_again(self, plan: Plan, call: Call) -> None:
         with apart():
             plan.verify(rehearse_call(self.module, self.signature, call), Fingerprint(self.module))
+        give_back()
 
     def _leave_to_torch(self, error: ORTModuleFallbackException) -> None:
         if isinstance(error, AttributesChanged) and self.reason is None:
