@@ -31,6 +31,8 @@ KINKS: dict[str, Callable[[Tensor], Tensor]] = {
     "amax": lambda x: x.amax(1),
     "max_pool": lambda x: F.max_pool2d(x[None, None], 3, 1, 1),
     "std": lambda x: x.std(1),
+    "std that keeps its axis": lambda x: x.std(1, keepdim=True),
+    "std of several axes": lambda x: torch.std_mean(x.reshape(4, 3, 2), (1, 2), keepdim=True)[0],
     "norm": lambda x: torch.linalg.vector_norm(x, dim=1),
     "abs": torch.abs,
     "hardswish": lambda x: F.hardswish(3 * x),

@@ -23,6 +23,7 @@ _DOMAIN, _DETACHED, _PADDED, _INDEX = "onward.torch", "Detached", "Padded", "pad
 _AT_LEAST, _AT_MOST, _BETWEEN, _DEVIATION = "AtLeast", "AtMost", "Between", "Deviation"
 _SLOPED = "Sloped"
 _PICKED = re.compile(r"aten\.(?:max|min)\.dim\]\(args = \(%\w+, (-?\d+)")
+_KEEPING_AXES = ("Expand", "Reshape", "Unsqueeze")  # how exporters write keepdim
 # Operator of the graph -> operation of torch -> the function that takes its place.
 _MARKS: dict[str, dict[str, str]] = {
     "Identity": {"aten.detach.": _DETACHED},
@@ -154,6 +155,8 @@ def _number(value: ir.Value | None) -> float | None:
 
 def _is_variance(value: ir.Value | None) -> bool:
     node = None if value is None else value.producer()
+    while node is not None and node.op_type in _KEEPING_AXES:
+        node = None if node.inputs[0] is None else node.inputs[0].producer()
     return node is not None and "prims.var." in node.metadata_props.get(OPERATION, "")
 
 
