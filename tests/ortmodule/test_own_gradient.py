@@ -218,6 +218,64 @@ def test_a_backward_pass_that_cannot_be_followed(opset: int | None, monkeypatch:
         assert module.runs_on_onnxruntime(x)
 
 
+class Forward(torch.autograd.Function):
+    """For what has no gradients: there is no backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: Tensor, in_place: bool) -> Tensor:
+        assert ctx.needs_input_grad == (False, False, False)
+        if in_place:
+            ctx.mark_dirty(x)
+            return x.mul_(scale)
+        return (x * scale).round()
+
+
+def _without_gradients(m: Any, x: Tensor, in_place: bool) -> Tensor:
+    y = x * 3
+    z = Forward.apply(y, m.fc.weight.detach()[0], in_place)  # type: ignore[no-untyped-call]
+    return m.fc(y) + m.fc(z)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("in_place", "opset"), [(False, None), (True, None), (False, 14)])  # the older one is traced
+def test_a_function_of_which_no_argument_requires_gradients(
+    in_place: bool, opset: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORTMODULE_FALLBACK_POLICY", "FALLBACK_DISABLE")
+    if opset:
+        monkeypatch.setenv("ORTMODULE_ONNX_OPSET_VERSION", str(opset))
+    torch.manual_seed(0)
+    reference = Function(lambda m, x: _without_gradients(m, x, in_place), fc=nn.Linear(4, 6))
+    module = ORTModule(copy.deepcopy(reference))
+    for number in range(3):
+        args = (torch.randn(3 + number % 2, 4),)
+        compare(step(module, args, number), step(reference, args, number))
+        gradients = ([p.grad for p in net.parameters()] for net in (module, reference))
+        torch.testing.assert_close(*gradients, **CLOSE)
+
+
+class Asking(torch.autograd.Function):
+    """Computes the gradients that it is asked for, and no others."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
+        ctx.save_for_backward(x, y)
+        return x * y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        _, y = ctx.saved_tensors
+        assert not ctx.needs_input_grad[1], "nobody asks for the gradient of the second"
+        return dy * y * 2, None
+
+
+def test_functions_are_told_which_gradients_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORTMODULE_FALLBACK_POLICY", "FALLBACK_DISABLE")
+    reference = Function(lambda m, x: Asking.apply(m.fc(x), x[:, :1]), fc=nn.Linear(4, 6))  # type: ignore[no-untyped-call]
+    module, args = ORTModule(copy.deepcopy(reference)), (torch.randn(3, 4),)
+    compare(step(module, args, 0), step(reference, args, 0))
+    torch.testing.assert_close(module.fc.weight.grad, reference.fc.weight.grad, **CLOSE)
+
+
 def test_functions_are_as_they_were() -> None:
     before = vars(Straight)["forward"]
     with own_gradients() as called:

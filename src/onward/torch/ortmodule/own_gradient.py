@@ -39,9 +39,9 @@ _FOLLOWED_INSIDE = ("torch", "onward")
 class _Context:
     """The `ctx` of a function, without torch's own bookkeeping."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, args: Sequence[Any]) -> None:
         self.saved_tensors: tuple[Any, ...] = ()
-        self.needs_input_grad = (True,) * count
+        self.needs_input_grad = tuple(map(_requires_gradient, args))
         self._constant: list[Any] = []
         self._changed: list[Any] = []
 
@@ -111,7 +111,7 @@ def _refusing(kind: Any, forward: Any) -> Any:
     own = threading.get_ident()
 
     def run(*given: Any) -> Any:
-        if threading.get_ident() == own:
+        if threading.get_ident() == own and any(map(_requires_gradient, given)):
             raise ORTModuleTorchModelException(f"the backward pass of {kind.__name__} cannot be followed")
         return forward(*given)
 
@@ -127,7 +127,7 @@ def _both_passes(kind: Any, forward: Any, called: list[str]) -> Any:
             return forward(*given)
         called.append(kind.__name__)
         args = given[1:] if takes_context else given
-        context = _Context(len(args))
+        context = _Context(args)
         inside[0] = True
         try:
             # What is changed in place is another value afterwards; gradients are those of the value before.
@@ -136,7 +136,11 @@ def _both_passes(kind: Any, forward: Any, called: list[str]) -> Any:
             if not takes_context:
                 kind.setup_context(context, args, returned)
             results = list(returned) if isinstance(returned, tuple) else [returned]
-            own_results = _own(kind, context, arguments, results)
+            # Where no argument requires gradients torch calls no backward pass, and some functions have none.
+            if any(context.needs_input_grad):
+                own_results = _own(kind, context, arguments, results)
+            else:
+                own_results = [_constant(result, context) for result in results]
         finally:
             inside[0] = False
         return tuple(own_results) if isinstance(returned, tuple) else own_results[0]
@@ -171,10 +175,13 @@ def _own(kind: Any, context: _Context, arguments: Sequence[Any], results: Sequen
         version=1,
     )
     by_place = dict(zip(places, marked, strict=True))
-    constant = [result.detach() if _is_floating(result) else result for result in results]
-    found = [by_place.get(i, result) for i, result in enumerate(constant)]
+    found = [by_place.get(i, _constant(result, context)) for i, result in enumerate(results)]
     # An argument that was changed in place is the result itself, wherever the module uses it from now on.
     return [old.copy_(new) if context.is_changed(old) else new for old, new in zip(results, found, strict=True)]
+
+
+def _constant(result: Any, context: _Context) -> Any:
+    return result.detach() if _is_floating(result) and not context.is_changed(result) else result
 
 
 def _symbol(name: str, like: torch.Tensor) -> torch.Tensor:
@@ -186,6 +193,10 @@ def _fitted(gradient: torch.Tensor, argument: torch.Tensor) -> torch.Tensor:
     if gradient.shape != argument.shape:
         gradient = gradient.sum_to_size(argument.shape)
     return gradient.to(argument.dtype)
+
+
+def _requires_gradient(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
 
 
 def _is_floating(value: Any) -> bool:

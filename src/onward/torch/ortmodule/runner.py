@@ -207,7 +207,7 @@ class Runner:
             return
         if not self.policy.leaves_to_torch(error):
             raise error
-        if self.reason is None or (self.reason is error and not getattr(error, "_said", False)):
+        if self.reason is None or retries() or (self.reason is error and not getattr(error, "_said", False)):
             error._said = True  # type: ignore[attr-defined]
             if self.reason is None:
                 self.reason = str(error)
