@@ -64,6 +64,11 @@ class Rehearsal:
 
 def shadow(module: nn.Module) -> nn.Module:
     """A copy to experiment with."""
+    if any(isinstance(inner, nn.parallel.DistributedDataParallel) for inner in module.modules()):
+        raise ORTModuleTorchModelException(
+            "DistributedDataParallel in it would not see the gradients of a graph, and not exchange them; wrap the "
+            "ORTModule in it: DistributedDataParallel(ORTModule(module))"
+        )
     hooked = next(hooks(module), None)
     if hooked == EVERYWHERE:
         raise ORTModuleTorchModelException(
