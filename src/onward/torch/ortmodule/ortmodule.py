@@ -209,7 +209,11 @@ class ORTModule(nn.Module):
         )
 
     def _get_name(self) -> str:
-        return f"ORTModule({type(self.module).__name__})"
+        """The module's: Hugging Face's Trainer tells by it whose labels it has to shift."""
+        return self.module._get_name()  # type: ignore[no-any-return, no-untyped-call]
+
+    def __repr__(self) -> str:
+        return f"ORTModule({self.module!r})"
 
     def extra_repr(self) -> str:
         return self.module.extra_repr()
