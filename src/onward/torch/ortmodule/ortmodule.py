@@ -210,7 +210,7 @@ class ORTModule(nn.Module):
 
     def _get_name(self) -> str:
         """The module's: Hugging Face's Trainer tells by it whose labels it has to shift."""
-        return self.module._get_name()  # type: ignore[no-any-return, no-untyped-call]
+        return self.module._get_name()  # type: ignore[no-untyped-call]
 
     def __repr__(self) -> str:
         return f"ORTModule({self.module!r})"

@@ -81,6 +81,11 @@ def shadow(module: nn.Module) -> nn.Module:
             if hooked
             else "the wrapped module has hooks, which graphs have not; register them on the ORTModule"
         )
+    if any(tensor.is_inference() for tensor in (*module.parameters(), *module.buffers())):
+        raise ORTModuleTorchModelException(
+            "its parameters or buffers were made in torch.inference_mode, and do not know when they are changed; make "
+            "the module outside of it"
+        )
     if not type(module).__call__.__module__.startswith("torch."):
         raise ORTModuleTorchModelException(
             f"{type(module).__name__} has a method __call__ of its own around forward; ORTModule exports forward alone"
@@ -163,6 +168,9 @@ class _Given:
                 tensor = own
             # Asked now, before any is the result of what it is changed by.
             self.targets.append(tensor if tensor.requires_grad else None)
+        for place, leaf in enumerate(self.leaves):  # tensors of inference mode do not know whether they are changed
+            if isinstance(leaf, torch.Tensor) and leaf.is_inference():
+                self.leaves[place] = leaf.clone()
         others = [leaf for place, leaf in enumerate(self.leaves) if place not in call.places]
         self.constants = [leaf for leaf in others if isinstance(leaf, torch.Tensor)]
         self._own = {i: leaf for i, p in enumerate(call.places) if isinstance(leaf := self.leaves[p], torch.Tensor)}
