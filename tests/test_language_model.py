@@ -74,6 +74,23 @@ def test_exported_models_continue_sentences(engine: str, trained: tuple[str, Pat
     assert "continues: the " in shown
 
 
+@pytest.mark.parametrize(
+    ("script", "arguments", "message"),
+    [
+        ("predict.py", "nowhere", "nowhere is no folder in which train.py has written a model"),
+        ("train.py", "--limit 0", "argument --limit: 0 is less than 1"),
+        ("train.py", "--nhead 3", "--emsize 200 cannot be divided by --nhead 3"),
+        ("train.py", "--batch-size 10000000", "the text for train has too few words for 10000000 columns"),
+        ("train.py", "--data nowhere", "nowhere has neither wiki.train.tokens nor train.txt"),
+    ],
+)
+def test_mistakes(script: str, arguments: str, message: str) -> None:
+    done = subprocess.run([sys.executable, str(EXAMPLE / script), *arguments.split()], capture_output=True, text=True)
+    assert done.returncode != 0
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.slow
 def test_all_engines_on_our_own_documents(tmp_path: Path) -> None:
     small = [*SMALL.replace("--limit 4", "--limit 20").split(), "--output", str(tmp_path)]

@@ -15,6 +15,8 @@ import onnxruntime
 
 def continuation(folder: Path, sentence: str, count: int = 10) -> str:
     """The sentence, and the words that the model finds likeliest to come next, one after the other."""
+    if not (folder / "words.json").exists():
+        raise SystemExit(f"{folder} is no folder in which train.py has written a model; it writes to out/<engine>")
     words = json.loads((folder / "words.json").read_text("utf-8"))
     numbers = {word: number for number, word in enumerate(words)}
     session = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])

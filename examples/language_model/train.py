@@ -25,20 +25,30 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="a folder with wiki.train.tokens or train.txt, and valid and test")
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=["ort", "ortmodule", "torch"])
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--batch-size", type=int, default=20)
-    parser.add_argument("--bptt", type=int, default=35, help="words of each column in a batch")
-    parser.add_argument("--emsize", type=int, default=200)
-    parser.add_argument("--nhid", type=int, default=200)
-    parser.add_argument("--nlayers", type=int, default=2)
-    parser.add_argument("--nhead", type=int, default=2)
+    parser.add_argument("--epochs", type=positive, default=3)
+    parser.add_argument("--batch-size", type=positive, default=20)
+    parser.add_argument("--bptt", type=positive, default=35, help="words of each column in a batch")
+    parser.add_argument("--emsize", type=positive, default=200)
+    parser.add_argument("--nhid", type=positive, default=200)
+    parser.add_argument("--nlayers", type=positive, default=2)
+    parser.add_argument("--nhead", type=positive, default=2)
     parser.add_argument("--dropout", type=float, default=0.2)
-    parser.add_argument("--limit", type=int, help="batches of an epoch at most")
-    parser.add_argument("--log-interval", type=int, default=200, help="batches between two lines")
+    parser.add_argument("--limit", type=positive, help="batches of an epoch at most")
+    parser.add_argument("--log-interval", type=positive, default=200, help="batches between two lines")
     parser.add_argument("--seed", type=int, default=1111)
     parser.add_argument("--start", default="the", help="what to continue with the trained model")
     parser.add_argument("--output", type=Path, default=Path("out"))
-    return parser.parse_args()
+    settings = parser.parse_args()
+    if settings.emsize % settings.nhead:
+        parser.error(f"--emsize {settings.emsize} cannot be divided by --nhead {settings.nhead}")
+    return settings
+
+
+def positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return number
 
 
 def perplexity(loss: float) -> float:
@@ -101,7 +111,6 @@ def run(name: str, texts: dict[str, Tensor], words: list[str], settings: argpars
     print(f"| End of training | test loss {loss:5.2f} | test ppl {perplexity(loss):8.2f}")
     print("=" * 89)
     folder = settings.output / name
-    folder.mkdir(parents=True, exist_ok=True)
     engine.export(folder / "model.onnx")
     (folder / "words.json").write_text(json.dumps(words), "utf-8")
     print(f"{folder / 'model.onnx'} continues: {continuation(folder, settings.start)}\n", flush=True)
@@ -113,6 +122,13 @@ def main() -> None:
     text = corpus(settings.data)
     sizes = {"train": settings.batch_size, "valid": 10, "test": 10}
     texts = {part: columns(getattr(text, part), size) for part, size in sizes.items()}
+    for part, size in sizes.items():
+        if len(texts[part]) < 2:
+            raise SystemExit(
+                f"the text for {part} has too few words for {size} columns; --batch-size divides that for train"
+            )
+    for name in settings.engines:  # before the work
+        (settings.output / name).mkdir(parents=True, exist_ok=True)
     results = [run(name, texts, text.words, settings) for name in settings.engines]
     print("engine   test loss   test ppl   ms/batch")
     for name, loss, seconds in results:

@@ -71,3 +71,11 @@ def test_buffers_are_those_of_rank_0(two: Two) -> None:
         np.testing.assert_array_equal(ours[name], there[name])
     assert ours["scale"] == 1
     assert ours["norm.num_batches_tracked"] == 4
+
+
+def test_inside_of_an_ortmodule_torch_exchanges_gradients(two: Two) -> None:
+    """A graph of all that is inside would compute the gradients of its own rows, and no process would notice."""
+    for (expected, _), *others in two.both("outside"):
+        for found, said in others:
+            compare(found, expected)
+            assert "DistributedDataParallel(ORTModule(module))" in said

@@ -192,14 +192,17 @@ def test_numbers_that_are_not_finite_stop_all(two: Two) -> None:
 
 
 def test_processes_that_do_different_things_are_told(two: Two) -> None:
-    for calls, rows, rates, models, warned, _ in two.both("at_odds"):
+    for calls, rows, rates, models, metrics, steps, warned, _ in two.both("at_odds"):
         assert "rank 0 is at the division of data; rank 1 is at save" in calls[1]
         assert "the number of rows is 16 in rank 0, and 15 in rank 1" in rows[1]
         assert "the learning rates differ: 0.1 in rank 0, 0.2 in rank 1" in rates[1]
         assert "rank 1 has another model" in models[1]
-        assert all(error[0].startswith("PeerError") for error in (calls, rows, rates, models))
-        assert len(warned) == 1
-        assert "the parameters of rank 1 are no longer those of rank 0" in warned[0]
+        for measured in metrics:
+            assert "the metrics differ: ['accuracy', 'f1'] in rank 0, ['f1'] in rank 1" in measured[1]
+        assert steps == 0
+        assert all(error[0].startswith("PeerError") for error in (calls, rows, rates, models, *metrics))
+        assert len(warned) == 2
+        assert all("the parameters of rank 1 are no longer those of rank 0" in text for text in warned)
     assert_same(*(each[-1] for each in two.both("at_odds")))
 
 

@@ -186,6 +186,12 @@ def test_a_strategy_that_trains_nobody() -> None:
         (lambda: server_app(make(), rounds=0), "`rounds` is a number, at least 1"),
         (lambda: server_app(make(), learning_rate=0), "`learning_rate` is 0"),
         (lambda: server_app(make(), learning_rate=-1.0), "must be a finite number that is not negative"),
+        (
+            lambda: server_app(make(), strategy="FedAvg"),
+            r"of flwr.serverapp.strategy, such as FedAvg\(\), not 'FedAvg'",
+        ),  # type: ignore[arg-type]
+        (lambda: server_app(make(), timeout=-1), "`timeout` is a number of seconds, more than 0, not -1"),
+        (lambda: federated(make(), None, 2, export="no/where.onnx"), "'no/where.onnx' could not be written in the end"),
         (lambda: client_app(trainer(0), lambda context: None), "`make_trainer` is a function, not Trainer"),
         (lambda: client_app(make(), labelled(3)), "`data` is a function, not tuple"),
         (lambda: simulate(server_app(make()), client_app(make(), labelled), 0), "`clients` is a number, at least 1"),

@@ -193,6 +193,13 @@ def test_data_parallel_is_left_to_torch() -> None:
         module.add_module("more", nn.Linear(2, 2))
 
 
+def test_what_changes_the_class_of_a_module_is_refused() -> None:
+    """fully_shard does, so that hooks of torch's own gather parameters."""
+    module = ORTModule(nn.Linear(2, 2))
+    with pytest.raises(ORTModuleTorchModelException, match=r"cannot become a Flatten: .*fully_shard.* Give it the mod"):
+        module.__class__ = nn.Flatten  # type: ignore[assignment]
+
+
 def test_retrying(monkeypatch: pytest.MonkeyPatch) -> None:
     """What has failed is not tried again, unless that is asked for."""
     from onward.torch.ortmodule import runner

@@ -213,6 +213,34 @@ def test_evaluation_and_no_grad(pair: tuple[Net, ORTModule]) -> None:
     assert module.module.training
 
 
+@pytest.mark.filterwarnings("error::onward.torch.ortmodule.FallbackWarning")
+def test_a_first_call_in_inference_mode() -> None:
+    """Where Lightning tests and predicts; training goes on after it."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    reference, module = copy.deepcopy(net), ORTModule(net)
+    for training in (False, True):
+        reference.train(training), module.train(training)
+        with torch.inference_mode():
+            x = torch.randn(5, 4)
+            found = module(x)
+            torch.testing.assert_close(found, reference(x), **CLOSE)
+            assert found.is_inference()
+        x = torch.randn(5, 4)
+        for each in (reference, module):
+            each(x).square().sum().backward()
+    require_same_gradients(module, reference)
+    torch.testing.assert_close(module.state_dict(), reference.state_dict(), **CLOSE)
+
+
+def test_a_module_that_was_made_in_inference_mode() -> None:
+    with torch.inference_mode():
+        net = nn.Linear(4, 3)
+        module, x = ORTModule(net), torch.randn(5, 4)
+        with pytest.warns(FallbackWarning, match="made in torch.inference_mode, and do not know when they are changed"):
+            torch.testing.assert_close(module(x), net(x))
+
+
 def test_arguments_of_all_kinds(pair: tuple[Net, ORTModule]) -> None:
     reference, module = pair
     x, bias = torch.randn(5, 4), torch.randn(3)

@@ -164,6 +164,27 @@ def test_it_passes_for_the_model(tmp_path: Path) -> None:
     assert copied.cls.predictions.decoder.weight is copied.bert.embeddings.word_embeddings.weight
 
 
+def test_labels_of_causal_models_are_shifted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With label smoothing, Hugging Face's Trainer computes the loss itself, and tells such models by their name."""
+    monkeypatch.setenv("ORTMODULE_FALLBACK_POLICY", "FALLBACK_FORCE_TORCH_FORWARD")  # which saves the export
+    config = transformers.GPT2Config(vocab_size=20, n_positions=8, n_embd=8, n_layer=1, n_head=2)
+    net = transformers.GPT2LMHeadModel(config).eval()
+    module = ORTModule(net)
+    assert repr(module) == f"ORTModule({net!r})"
+    arguments = transformers.TrainingArguments(
+        output_dir=str(tmp_path), label_smoothing_factor=0.1, use_cpu=True, report_to=[]
+    )
+    ids = torch.arange(12).reshape(2, 6)
+    losses = []
+    for model in (module, net):
+        trainer = transformers.Trainer(model=model, args=arguments)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FallbackWarning)
+            losses.append(trainer.compute_loss(model, {"input_ids": ids, "labels": ids.clone()}))
+    forget_accelerators()
+    torch.testing.assert_close(*losses)
+
+
 def test_accelerate_unwraps_it() -> None:
     """What accelerate wraps around `forward` comes off again, and not more."""
     accelerate = pytest.importorskip("accelerate")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from onnx import numpy_helper
@@ -142,6 +143,22 @@ def test_fit_equals_a_loop_in_torch(case: str) -> None:
     np.testing.assert_allclose(history.losses, expected, rtol=1e-5, atol=1e-6)
     for name, array in trainer.snapshot().items():
         np.testing.assert_allclose(array, parameters[name], rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_batches_of_doubles_count_in_double_precision() -> None:
+    """Three of 8, 8 and 4 rows are one of 20, as far as float64 tells."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]>
+        net (double[N, 4] x) => (double[N, 1] y) { y = MatMul(x, w) }
+    """)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((4, 1)), "w"))
+    x = np.random.default_rng(0).normal(size=(20, 4))
+    found = []
+    for options, batch_size in (({"accumulate": 3}, 8), ({}, 20)):
+        trainer = onward.Trainer(model, "mse", optim.sgd(0.1), **options)  # type: ignore[arg-type]
+        trainer.fit(x, x[:, :1], batch_size=batch_size, shuffle=False, progress=False)
+        found.append(trainer.snapshot()["w"])
+    np.testing.assert_allclose(*found, rtol=1e-14)
 
 
 def test_one_batch_accumulates_to_itself() -> None:

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from flwr.app import ArrayRecord, Context, MetricRecord
@@ -69,6 +70,10 @@ def server_app(
             raise OnwardError(f"`{name}` is a number, at least 1, not {number!r}")
     if strategy is None:
         strategy = FedAvg(min_train_nodes=clients, min_evaluate_nodes=clients, min_available_nodes=clients)
+    if not isinstance(strategy, Strategy):
+        raise OnwardError(f"`strategy` is an object of flwr.serverapp.strategy, such as FedAvg(), not {strategy!r}")
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
+        raise OnwardError(f"`timeout` is a number of seconds, more than 0, not {timeout!r}")
     if resume and checkpoint is None:
         raise OnwardError("`resume` goes on from a file: give `checkpoint`, too")
     server = _Server(
@@ -113,6 +118,11 @@ class _Server:
 
     def main(self, grid: Grid, context: Context) -> None:
         """Train, and hand over the result."""
+        if self.export is not None and not Path(self.export).absolute().parent.is_dir():
+            raise OnwardError(
+                f"`export`: {str(self.export)!r} could not be written in the end: there is no directory "
+                f"{str(Path(self.export).parent)!r}"
+            )
         made = self.trainer if isinstance(self.trainer, Trainer) else made_by(self.trainer, self.seed)
         exchange = Exchange(made)
         with _seeded(self.seed):

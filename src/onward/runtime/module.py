@@ -154,7 +154,7 @@ class TrainingModule:
             for role, scalar in ((Role.SEED, self._seed), (Role.PASS, self._pass))
             for name in signature.input_names(role)
         }
-        self._weight = np.ones((), np.float32)
+        self._weight = np.ones((), np.float64)
         self._weights = {name: value_of(self._weight) for name in signature.input_names(Role.WEIGHT)}
 
     def _draw(self) -> dict[str, onnxruntime.OrtValue]:

@@ -15,7 +15,7 @@ from onward.trainer.data import Source
 from onward.trainer.history import History
 from onward.trainer.loop import Learner, Loop
 from onward.trainer.rate import Rates
-from onward.trainer.replica import synchronise
+from onward.trainer.replica import keep_equal, synchronise
 from onward.trainer.team import Team
 from onward.trainer.trained import TrainedModel
 
@@ -114,6 +114,7 @@ class Course:
         try:
             history = loop.run()
             self._team.meet("the end of fit")  # when files are written
+            keep_equal(self._model, self._team)  # callbacks may restore in the end
             return history
         except BaseException:
             self._unfinished = self._fit.left(loop)

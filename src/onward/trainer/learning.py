@@ -73,7 +73,7 @@ class Step:
         self._average_statistics([each.rows for each in given])
         # All have drawn as often, so that what one of them saves tells where all of them are.
         self._model.state.random.passes += max(each.passes for each in given) - mine.passes
-        measurement.merge(metrics for _, metrics in told)
+        measurement.merge([metrics for _, metrics in told], self._team)
         loss = sum(each.loss * weight for each, weight in zip(given, weights, strict=True))
         is_sum = any(each.share is None for each in given)
         return loss, None if is_sum else sum(each.share or 0.0 for each in given)
@@ -97,7 +97,7 @@ class Step:
             return [float(each.rows > 0) for each in given]
         if not total:
             raise self._team.agreed(
-                NonFiniteError("no label counts, because all are to be ignored, and the mean of nothing is no number")
+                NonFiniteError("no label counts, because all are to be ignored, and the mean of nothing is no number.")
             )
         return [(each.share or 0.0) / total for each in given]
 

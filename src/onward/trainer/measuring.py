@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from onward.callbacks import Callback, Run
-from onward.errors import OnwardError
+from onward.errors import OnwardError, PeerError
 from onward.losses import Loss, share
 from onward.metrics import Metric
 from onward.trainer.batch import Batch
@@ -99,8 +99,17 @@ class Measurement:
             metric.start()
             vars(metric).update(state.get(metric.name, {}))
 
-    def merge(self, states: Iterable[Mapping[str, Any]]) -> None:
-        """Let the metrics take what others have seen: parts of the same batches."""
+    def merge(self, states: Sequence[Mapping[str, Any]], team: Team) -> None:
+        """Let the metrics take what those of all processes have seen: parts of the same batches."""
+        for rank, state in enumerate(states):
+            if state.keys() != states[0].keys():
+                first, other = list(states[0]) or "none", list(state) or "none"
+                raise team.agreed(
+                    PeerError(
+                        f"the metrics differ: {first} in rank 0, {other} in rank {rank}. Measure the same in all "
+                        "processes: a metric is put together from what each of them has seen"
+                    )
+                )
         if not self._comparisons:
             return
         parts = []
@@ -122,7 +131,7 @@ class Measurement:
             whole._total += total
             whole._weight += weight
             whole._is_sum = whole._is_sum or is_sum
-        whole.merge(metrics for *_, metrics in told)
+        whole.merge([metrics for *_, metrics in told], team)
         return whole
 
 

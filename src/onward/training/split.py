@@ -137,7 +137,7 @@ def _split(forward: ir.Model, names: list[str], frozen: set[str], targets: set[s
 
     seed = op.constant(np.ones(static_shape(loss) or ()), loss.dtype)
     if weighted:
-        weight = ir.Value(name=op.unique_name(WEIGHT), type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([]))
+        weight = ir.Value(name=op.unique_name(WEIGHT), type=ir.TensorType(ir.DataType.DOUBLE), shape=ir.Shape([]))
         graph.inputs.append(weight)
         scalars[weight.name or ""] = Role.WEIGHT
         with op:

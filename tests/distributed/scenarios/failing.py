@@ -92,7 +92,10 @@ def not_a_number(strategy: Strategy | None, folder: Path) -> Any:
 
 @scenario
 def at_odds(strategy: Strategy | None, folder: Path) -> Any:
-    """Different calls, data, rates, models, all of which would hang or be wrong; parameters that were changed."""
+    """Different calls, data, rates, models, metrics, all of which would hang or be wrong; parameters that were changed.
+
+    These are changed before training, and by a callback when it has ended.
+    """
     if strategy is None:
         return None
     trainer = fast(classifier(), optimizer="sgd", strategy=strategy)
@@ -103,12 +106,18 @@ def at_odds(strategy: Strategy | None, folder: Path) -> Any:
     rates = failure(lambda: trainer.fit(x, y, **quiet))
     trainer.learning_rate = 0.1
     models = failure(lambda: fast(classifier(dropout=strategy.rank == 1), strategy=strategy))
-    if strategy.rank == 1:
-        trainer.restore({name: array + 1 for name, array in trainer.snapshot().items()})
+    other = fast(classifier(), strategy=strategy, metrics=["accuracy", "f1"][strategy.rank :])
+    metrics = failure(lambda: other.fit(x, y, **quiet)), failure(lambda: other.evaluate(x, y))
+
+    def change(_: Any = None) -> None:
+        if strategy.rank == 1:
+            trainer.restore({name: array + 1 for name, array in trainer.snapshot().items()})
+
+    change()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        trainer.fit(x, y, **quiet)
-    return calls, rows, rates, models, [str(one.message) for one in said], trainer.snapshot()
+        trainer.fit(x, y, callbacks=[Lambda(on_fit_end=change)], **quiet)
+    return calls, rows, rates, models, metrics, other.steps, [str(one.message) for one in said], trainer.snapshot()
 
 
 @scenario

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -194,6 +195,25 @@ def buffers() -> Any:
     return found
 
 
+def outside() -> Any:
+    """DistributedDataParallel inside the ORTModule, or in a part of it: what it warns of, and what torch computes."""
+    x, y = data()
+    found = []
+    for wrap in (lambda net: wrapped(net), lambda net: ORTModule(wrapped(net)), lambda net: ORTModule(part_of(net))):
+        net = net_of()
+        module = wrap(net)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            nn.functional.cross_entropy(module(mine(x)), mine(y)).backward()
+        found.append((gradients(net), " ".join(str(each.message) for each in said)))
+    return found
+
+
+def part_of(net: nn.Module) -> nn.Module:
+    return nn.Sequential(wrapped(net), nn.Identity())
+
+
 MODULES: dict[str, Callable[[], Any]] = {
-    function.__name__: function for function in (joined, unused, unused_here, accumulated, options_of_torch, buffers)
+    function.__name__: function
+    for function in (joined, unused, unused_here, accumulated, options_of_torch, buffers, outside)
 }

@@ -83,10 +83,18 @@ class ORTModule(nn.Module):
         found: nn.Module = self.__dict__["_module"]
         return found
 
-    @property  # type: ignore[misc]
+    @property
     def __class__(self) -> type:
         """The class of the module: libraries ask what they may do with a model by `isinstance`. `type` is ORTModule."""
         return type(self.__dict__.get("_module", self))
+
+    @__class__.setter
+    def __class__(self, kind: type) -> None:
+        raise ORTModuleTorchModelException(
+            f"ORTModule cannot become a {kind.__name__}: whatever changes the class of a module, as fully_shard does, "
+            "changes what it computes, or the places of its parameters. Give it the module instead, which torch then "
+            "runs; to train in several processes on onnxruntime, use DistributedDataParallel(ORTModule(module))"
+        )
 
     @property
     def training(self) -> bool:
@@ -201,7 +209,11 @@ class ORTModule(nn.Module):
         )
 
     def _get_name(self) -> str:
-        return f"ORTModule({type(self.module).__name__})"
+        """The module's: Hugging Face's Trainer tells by it whose labels it has to shift."""
+        return self.module._get_name()  # type: ignore[no-untyped-call]
+
+    def __repr__(self) -> str:
+        return f"ORTModule({self.module!r})"
 
     def extra_repr(self) -> str:
         return self.module.extra_repr()

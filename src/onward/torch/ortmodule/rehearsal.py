@@ -64,6 +64,11 @@ class Rehearsal:
 
 def shadow(module: nn.Module) -> nn.Module:
     """A copy to experiment with."""
+    if any(isinstance(inner, nn.parallel.DistributedDataParallel) for inner in module.modules()):
+        raise ORTModuleTorchModelException(
+            "DistributedDataParallel in it would not see the gradients of a graph, and not exchange them; wrap the "
+            "ORTModule in it: DistributedDataParallel(ORTModule(module))"
+        )
     hooked = next(hooks(module), None)
     if hooked == EVERYWHERE:
         raise ORTModuleTorchModelException(
@@ -75,6 +80,11 @@ def shadow(module: nn.Module) -> nn.Module:
             f"module {hooked!r} has hooks, which graphs have not"
             if hooked
             else "the wrapped module has hooks, which graphs have not; register them on the ORTModule"
+        )
+    if any(tensor.is_inference() for tensor in (*module.parameters(), *module.buffers())):
+        raise ORTModuleTorchModelException(
+            "its parameters or buffers were made in torch.inference_mode, and do not know when they are changed; make "
+            "the module outside of it"
         )
     if not type(module).__call__.__module__.startswith("torch."):
         raise ORTModuleTorchModelException(
@@ -158,6 +168,9 @@ class _Given:
                 tensor = own
             # Asked now, before any is the result of what it is changed by.
             self.targets.append(tensor if tensor.requires_grad else None)
+        for place, leaf in enumerate(self.leaves):  # tensors of inference mode do not know whether they are changed
+            if isinstance(leaf, torch.Tensor) and leaf.is_inference():
+                self.leaves[place] = leaf.clone()
         others = [leaf for place, leaf in enumerate(self.leaves) if place not in call.places]
         self.constants = [leaf for leaf in others if isinstance(leaf, torch.Tensor)]
         self._own = {i: leaf for i, p in enumerate(call.places) if isinstance(leaf := self.leaves[p], torch.Tensor)}

@@ -44,6 +44,9 @@ def is_many(gradient: torch.Tensor | None) -> bool:
 def apart() -> Iterator[None]:
     """Inside, nobody follows operations and what is kept for them: checkpoints compare a call with its repetition."""
     with contextlib.ExitStack() as stack:
+        if torch.is_inference_mode_enabled():  # in which no tensor knows whether it is changed
+            stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.no_grad())
         if torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
             # The innermost ones are those that count.
             stack.enter_context(torch.autograd.graph.saved_tensors_hooks(torch.Tensor.detach, lambda kept: kept))
