@@ -35,7 +35,9 @@ from onward.torch.ortmodule.surroundings import apart, is_followed
 
 # Beyond as many graphs, a module is one that each call makes a new graph of, which takes seconds: torch is faster.
 _MOST_PLANS = 32
-_UNSETTLED_CALLS = 2  # modules may write down at their first calls what they have found out
+# In succession: modules may write down at their first calls what they have found out, and whenever a sequence is longer
+# than all before, more of a table.
+_UNSETTLED_CALLS = 4
 _FAILED_SIZES = 2  # of no others: what fails for these, which takes seconds each, is not tried for each batch
 _VERIFIED_SIZES = 2  # a graph is compared with torch for the first sizes, and for the first other ones
 
@@ -174,6 +176,7 @@ class Runner:
             spans = ", ".join(f"{what} {seconds:.2f} s" for what, seconds in plan.seconds.items())
             logger.info("made graphs of %s: %s", type(self.module).__name__, spans)
             logger.debug("%s written by %s, for sizes %s", type(self.module).__name__, plan.exporter, plan.guards)
+            self._unsettled = 0
             return plan
         except AttributesChanged as error:
             self._unsettled += 1
