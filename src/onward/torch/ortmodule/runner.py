@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Hashable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -100,7 +101,8 @@ class Runner:
     def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Plan, Call, Fingerprint, Hashable]:
         call = self._caller.call(args, kwargs)
         state, kind = self._current_state()
-        key = (call.key, kind, torch.is_grad_enabled(), torch.get_default_dtype(), autocast_type())
+        flags = self._fixed.values(self.module)
+        key = (call.key, kind, flags, torch.is_grad_enabled(), torch.get_default_dtype(), autocast_type())
         found = self.plans.get(key, {}).get(call.sizes)
         if isinstance(found, Plan):
             return found, call, state, key
@@ -152,7 +154,7 @@ class Runner:
         for other in by_sizes.values():
             if isinstance(other, Plan) and other.guards.accept(call.sizes):
                 return other
-        if self._learn_numbers(call) or self._fixed.has_too_many(call):
+        if self._learn_numbers(call) or self._fixed.has_too_many(self.module, call):
             return ()
         failures = [
             other
@@ -172,6 +174,7 @@ class Runner:
             _warn_of_constants(call)
         try:
             known = any(isinstance(other, Plan) for other in by_sizes.values())
+            call = replace(call, flags=self._fixed.flags)
             plan = build(self.module, self.signature, call, self.options, self.runtime, any_image=known)
             spans = ", ".join(f"{what} {seconds:.2f} s" for what, seconds in plan.seconds.items())
             logger.info("made graphs of %s: %s", type(self.module).__name__, spans)
