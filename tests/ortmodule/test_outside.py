@@ -296,12 +296,13 @@ def _doubled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 OFFSET = 1.0
 
 
-class Decorated(Base):
-    rectified = staticmethod(_doubled(torch.Tensor.relu))  # what it wraps is no function of Python
+RECTIFIED = _doubled(torch.Tensor.relu)  # what it wraps is no function of Python
 
+
+class Decorated(Base):
     @_doubled
     def forward(self, x: Tensor) -> Tensor:
-        return self.rectified(self.layer(x))
+        return RECTIFIED(self.layer(x))
 
 
 def test_decorators(monkeypatch: pytest.MonkeyPatch) -> None:
