@@ -251,6 +251,9 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[int], tuple[Any, ...]]
                          mean=nn.EmbeddingBag(9, 4), last=nn.EmbeddingBag(9, 4, mode="sum", include_last_offset=True)),
         lambda rows: (torch.randint(9, (3 * rows,)), torch.tensor([0, 2, 2, 5, 7, 7, 9])[:rows]),
     ),
+    "einsum of places and frequencies": (
+        lambda: Function(_turned, fc=nn.Linear(4, 4)), lambda rows: (torch.randn(rows, 3, 4),)
+    ),
     "einsum and indexing": (
         lambda: Function(
             lambda m, x: torch.einsum("bij,bkj->bik", m.fc(x), x)[:, [0, 2]].cumsum(1), fc=nn.Linear(4, 4)
@@ -410,6 +413,11 @@ class _Average(nn.Module):
             with torch.no_grad():
                 self.average.mul_(0.9).add_(y.mean(0), alpha=0.1)
         return (y - self.average) * self.average
+
+
+def _turned(m: Any, x: Tensor) -> Tensor:
+    angles = torch.einsum("i,j->ij", torch.arange(x.shape[1]), m.fc.bias)
+    return m.fc(x) * angles.cos()
 
 
 def _masked(m: nn.Module, x: Tensor, mask: Tensor) -> Tensor:

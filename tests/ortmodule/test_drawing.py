@@ -54,6 +54,12 @@ CASES: dict[str, Callable[[Any, Tensor], Any]] = {
         + torch.randint(high=3, size=[6]) * torch.empty(1).random_(5)
         + torch.randint(1, high=3, size=(6,))
     ),
+    "by a generator that is none": lambda m, x: (
+        m.fc(x)[torch.randperm(x.shape[0], generator=None, device=x.device)]
+        + torch.randn(x.shape[0], 6, generator=None, dtype=x.dtype, layout=torch.strided)
+        + torch.rand((x.shape[0], 1), generator=None)
+        + torch.randint(4, (x.shape[0], 1), generator=None)
+    ),
     "whole numbers like others": lambda m, x: m.fc(torch.randint_like(x, 2, 5) * x + torch.randint_like(x, high=3)),
     "normal, by a function": lambda m, x: (
         m.fc(x) * torch.normal(1.0, 0.1, (x.shape[0], 1))

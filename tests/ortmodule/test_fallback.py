@@ -104,11 +104,12 @@ def test_what_graphs_cannot_do_is_left_to_torch(name: str) -> None:
 def test_attributes_that_change_at_each_call() -> None:
     """The first calls may settle something; then it is clear that no graph will do."""
     module = ORTModule(Function(_counting, fc=nn.Linear(4, 4)))
-    module(torch.ones(3, 4)), module(torch.ones(3, 4))
+    for _ in range(4):
+        module(torch.ones(3, 4))
     with pytest.warns(FallbackWarning, match="changes its attributes"):
         module(torch.ones(3, 4))
     module(torch.ones(3, 4))  # no second warning
-    assert module.calls == 4
+    assert module.calls == 6
 
 
 def test_attributes_that_the_first_call_settles() -> None:
@@ -120,6 +121,21 @@ def test_attributes_that_the_first_call_settles() -> None:
     module(torch.ones(3, 4))
     assert module.kind == "rows"
     assert type(module(torch.ones(3, 4)).grad_fn).__name__ == "_ORTModuleFunctionBackward"
+
+
+def test_a_table_that_grows_with_the_longest_sequence() -> None:
+    def forward(m: nn.Module, x: Tensor) -> Tensor:
+        if m.table is None or len(m.table) < x.shape[1]:
+            m.table = torch.arange(x.shape[1]) / 8.0
+        return m.fc(x) + m.table[: x.shape[1], None]
+
+    reference = Function(forward, fc=nn.Linear(4, 4))
+    reference.register_buffer("table", None, persistent=False)
+    module = ORTModule(copy.deepcopy(reference))
+    for length in (3, 5, 4, 6, 2, 8, 8):
+        x = torch.randn(2, length, 4)
+        torch.testing.assert_close(module(x), reference(x), **CLOSE)
+    assert module.runs_on_onnxruntime(x)
 
 
 def test_a_block_without_gradients() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import itertools
 import random
 import warnings
@@ -282,6 +283,36 @@ def test_default_arguments() -> None:
     model(x)
     WithDefault.forward.__defaults__[0].fill_(3.0)
     torch.testing.assert_close(model(x), module(x))
+
+
+def _doubled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    @functools.wraps(function)
+    def doubled(*args: Any) -> Tensor:
+        return OFFSET + function(*args)
+
+    return doubled
+
+
+OFFSET = 1.0
+
+
+RECTIFIED = _doubled(torch.Tensor.relu)  # what it wraps is no function of Python
+
+
+class Decorated(Base):
+    @_doubled
+    def forward(self, x: Tensor) -> Tensor:
+        return RECTIFIED(self.layer(x))
+
+
+def test_decorators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They read variables, too, and may be around anything."""
+    module, x = Decorated(), torch.randn(2, 3)
+    net = ORTModule(copy.deepcopy(module))
+    torch.testing.assert_close(net(x), module(x))
+    monkeypatch.setattr(f"{__name__}.OFFSET", 2.0)
+    torch.testing.assert_close(net(x), module(x))
+    assert net.runs_on_onnxruntime(x)
 
 
 class Repeated(Base):

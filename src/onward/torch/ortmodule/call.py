@@ -41,6 +41,7 @@ class Call:
         numbers: the plain numbers among the arguments; what identifies each, and its value.
         changed: which of the tensors the module changes in place, if that is known.
         rewritten: names of the buffers that it changes in place, other than by BatchNorm, if that is known.
+        flags: names of the buffers that are constants: the module makes decisions by them.
     """
 
     leaves: list[Any]
@@ -52,11 +53,12 @@ class Call:
     numbers: dict[Hashable, int | float]
     changed: tuple[int, ...] = ()
     rewritten: tuple[str, ...] = ()
+    flags: frozenset[str] = frozenset()
 
     @property
     def fixable(self) -> set[Hashable]:
         """What identifies the tensors that are single numbers."""
-        return {(self.tree, place) for place in self.places if _is_number(self.leaves[place])}
+        return {(self.tree, place) for place in self.places if is_number(self.leaves[place])}
 
     @property
     def names(self) -> list[str]:
@@ -126,7 +128,7 @@ class Caller:
                     )
                 kinds.append((kind, leaf))
                 continue
-            elif self.fixed and (tree, place) in self.fixed and _is_number(leaf):
+            elif self.fixed and (tree, place) in self.fixed and is_number(leaf):
                 leaves[place] = leaf.detach().clone()
                 kinds.append((leaf.dtype, leaf.shape, leaf.item()))
                 continue
@@ -171,7 +173,8 @@ def _small(shape: torch.Size) -> tuple[int, ...]:
     return tuple(min(size, 2) for size in shape)
 
 
-def _is_number(leaf: Any) -> bool:
+def is_number(leaf: Any) -> bool:
+    """Whether it is a tensor of one element, which a module may make decisions by."""
     return type(leaf) in _TENSORS and leaf.numel() == 1 and not leaf.requires_grad and leaf.device.type == "cpu"
 
 

@@ -112,9 +112,10 @@ class _Telling:
             return self._torch.randint_like(like, *bounds, **options)
         return torch.empty_like(like, **{name: options[name] for name in left}).random_(low, high)
 
-    def randperm(self, n: Any, **options: Any) -> Any:
-        if not self._is_told() or options:
-            return self._torch.randperm(n, **options)
+    def randperm(self, n: Any, *, generator: Any = None, **options: Any) -> Any:
+        is_plain = options.keys() <= _OPTIONS and options.get("dtype", torch.int64) is torch.int64
+        if not self._is_told(generator) or not is_plain:
+            return self._torch.randperm(n, generator=generator, **options)
         return _drawn(torch.empty(n, dtype=torch.int64), ORDER, [])
 
 

@@ -55,8 +55,10 @@ class Drawn:
 _aten = torch.ops.aten
 DRAWING = {
     _aten.rand.default: UNIFORM,
+    _aten.rand.generator: UNIFORM,  # which is None here
     _aten.rand_like.default: UNIFORM,
     _aten.randn.default: _NORMAL,
+    _aten.randn.generator: _NORMAL,
     _aten.randn_like.default: _NORMAL,
     _aten.bernoulli_.float: _BERNOULLI,
     _aten.exponential_.default: EXPONENTIAL,
@@ -64,6 +66,7 @@ DRAWING = {
     _aten.uniform_.default: UNIFORM,
     getattr(_aten.random_, "from"): INTEGERS,
     _aten.randperm.default: ORDER,
+    _aten.randperm.generator: ORDER,
     _aten.normal.Tensor_Tensor: _NORMAL,
     _aten.normal.Tensor_float: _NORMAL,
     _aten.normal.float_Tensor: _NORMAL,
@@ -71,7 +74,9 @@ DRAWING = {
 # Where their bounds are among the arguments; the lower one is 0 by default.
 _BOUNDS = {
     _aten.randint.default: slice(0, 1),
+    _aten.randint.generator: slice(0, 1),
     _aten.randint.low: slice(0, 2),
+    _aten.randint.low_generator: slice(0, 2),
     _aten.randint_like.default: slice(1, 2),
     _aten.randint_like.low_dtype: slice(1, 3),
     _aten.random_.to: slice(1, 2),

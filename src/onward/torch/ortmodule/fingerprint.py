@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import functools
-import inspect
 import random
 import types
 from collections.abc import Collection, Hashable, Iterable, Iterator
@@ -231,10 +230,14 @@ class Fingerprint:
 
     def _function(self, function: types.FunctionType) -> Any:
         """Variables around a function of the user, which it reads."""
-        function = inspect.unwrap(function)
-        if id(function) in self._seen or not is_of_user(function.__globals__):
+        if id(function) in self._seen:
             return None
         self._seen[id(function)] = len(self._seen)
+        inner = getattr(function, "__wrapped__", None)
+        if isinstance(inner, types.FunctionType):  # what a function of a library wraps may be the user's
+            self._functions.append(inner)
+        if not is_of_user(function.__globals__):
+            return None
         found: list[Any] = [self._variable(function.__defaults__), self._variable(function.__kwdefaults__)]
         for names, name in variables(function):
             self._variables.append((names, name))

@@ -32,20 +32,21 @@ class Flat(nn.Module):
             for place, leaf in enumerate(call.leaves)
             if isinstance(leaf, torch.Tensor) and place not in call.places
         }
+        flags = {name: (module.get_buffer(name).tolist(), module.get_buffer(name).dtype) for name in call.flags}
         # In a list, so that it is no submodule.
-        self.__dict__["_inner"] = [(module, signature, call, fixed)]
+        self.__dict__["_inner"] = [(module, signature, call, fixed, flags)]
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        module, signature, call, fixed = self.__dict__["_inner"][0]
+        module, signature, call, fixed, flags = self.__dict__["_inner"][0]
         leaves = list(call.leaves)
         for place, (value, dtype) in fixed.items():
             leaves[place] = torch.tensor(value, dtype=dtype)
         # What is changed in place is a copy, which is one more result: a graph cannot write to its inputs.
         given = [tensor.clone() if place in call.changed else tensor for place, tensor in enumerate(tensors)]
-        with packed_layers(module), Spelled():
+        with packed_layers(module), Spelled(), _constants(module, flags):
             returned = invoke(module, signature, replace(call, leaves=leaves).with_tensors(given))
-        # By name: while they are followed, buffers are others.
-        buffers = [module.get_buffer(name).clone() for name in call.rewritten]
+            # By name: while they are followed, buffers are others.
+            buffers = [module.get_buffer(name).clone() for name in call.rewritten]
         leaves = torch.utils._pytree.tree_leaves((returned, [given[place] for place in call.changed], buffers))
         for leaf in leaves:
             # A number is what it was at the first call. One that is a size is so for no other size; one that is made of
@@ -61,6 +62,20 @@ def examples(call: Call) -> list[torch.Tensor]:
         tensor.detach().clone(memory_format=torch.contiguous_format).requires_grad_(tensor.requires_grad)
         for tensor in call.tensors
     ]
+
+
+@contextlib.contextmanager
+def _constants(module: nn.Module, values: dict[str, tuple[Any, torch.dtype]]) -> Iterator[None]:
+    """Buffers by name that are made anew of these values, which torch.export sees."""
+    places = {name: module.get_submodule(name.rpartition(".")[0])._buffers for name in values}
+    before = {name: buffers[name.rpartition(".")[2]] for name, buffers in places.items()}
+    for name, (value, dtype) in values.items():
+        places[name][name.rpartition(".")[2]] = torch.tensor(value, dtype=dtype)
+    try:
+        yield
+    finally:
+        for name, buffer in before.items():
+            places[name][name.rpartition(".")[2]] = buffer
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Hashable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -36,7 +37,9 @@ from onward.torch.room import give_back
 
 # Beyond as many graphs, a module is one that each call makes a new graph of, which takes seconds: torch is faster.
 _MOST_PLANS = 32
-_UNSETTLED_CALLS = 2  # modules may write down at their first calls what they have found out
+# In succession: modules may write down at their first calls what they have found out, and whenever a sequence is longer
+# than all before, more of a table.
+_UNSETTLED_CALLS = 4
 _FAILED_SIZES = 2  # of no others: what fails for these, which takes seconds each, is not tried for each batch
 _VERIFIED_SIZES = 2  # a graph is compared with torch for the first sizes, and for the first other ones
 
@@ -99,7 +102,8 @@ class Runner:
     def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Plan, Call, Fingerprint, Hashable]:
         call = self._caller.call(args, kwargs)
         state, kind = self._current_state()
-        key = (call.key, kind, torch.is_grad_enabled(), torch.get_default_dtype(), autocast_type())
+        flags = self._fixed.values(self.module)
+        key = (call.key, kind, flags, torch.is_grad_enabled(), torch.get_default_dtype(), autocast_type())
         found = self.plans.get(key, {}).get(call.sizes)
         if isinstance(found, Plan):
             return found, call, state, key
@@ -151,7 +155,7 @@ class Runner:
         for other in by_sizes.values():
             if isinstance(other, Plan) and other.guards.accept(call.sizes):
                 return other
-        if self._learn_numbers(call) or self._fixed.has_too_many(call):
+        if self._learn_numbers(call) or self._fixed.has_too_many(self.module, call):
             return ()
         failures = [
             other
@@ -171,10 +175,12 @@ class Runner:
             _warn_of_constants(call)
         try:
             known = any(isinstance(other, Plan) for other in by_sizes.values())
+            call = replace(call, flags=self._fixed.flags)
             plan = build(self.module, self.signature, call, self.options, self.runtime, any_image=known)
             spans = ", ".join(f"{what} {seconds:.2f} s" for what, seconds in plan.seconds.items())
             logger.info("made graphs of %s: %s", type(self.module).__name__, spans)
             logger.debug("%s written by %s, for sizes %s", type(self.module).__name__, plan.exporter, plan.guards)
+            self._unsettled = 0
             return plan
         except AttributesChanged as error:
             self._unsettled += 1

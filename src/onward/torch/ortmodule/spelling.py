@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from onward.torch.ortmodule import packed
+from onward.torch.ortmodule import counting, packed
 from onward.torch.ortmodule.attention import written_out
 from onward.torch.ortmodule.grouped import grouped_products
 
@@ -35,6 +36,8 @@ class Spelled(TorchFunctionMode):
             self._is_stopped = not args[0]
         elif self._is_stopped:
             args, kwargs = _detached(func, args, kwargs)
+        if kwargs.get("generator", self) is None:  # said in so many words, which exporters do not know
+            kwargs = {name: value for name, value in kwargs.items() if name != "generator"}
         spelled = _SPELLINGS.get(str(func) if isinstance(func, _OPERATORS) else func)
         if spelled is not None:
             with self:  # what the other words mean is spelled, too
@@ -149,6 +152,15 @@ def _of_one_type(function: Any) -> Callable[..., Tensor | None]:
     return spelled
 
 
+def _einsum(equation: Any, *operands: Any) -> Tensor | None:
+    """Operands of several types, places and frequencies for instance, of which ONNX takes one only."""
+    tensors = operands[0] if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else operands
+    if not all(isinstance(tensor, Tensor) for tensor in tensors) or len({tensor.dtype for tensor in tensors}) == 1:
+        return None
+    dtype = functools.reduce(torch.promote_types, [tensor.dtype for tensor in tensors])
+    return torch.einsum(equation, *(tensor.to(dtype) for tensor in tensors))
+
+
 def _sorted(function: Any) -> Callable[..., Any]:
     """Equal elements keep their order, which exporters have no word for: TopK, which they write, keeps it anyway."""
 
@@ -208,21 +220,6 @@ def _alpha_dropout(per_channel: bool) -> Callable[..., Tensor | None]:
     return spelled
 
 
-def _histogram(
-    x: Tensor,
-    bins: int = 100,
-    min: float = 0,  # noqa: A002  torch's names
-    max: float = 0,  # noqa: A002
-) -> Tensor | None:
-    """How many elements are in each of several parts of equal length; the last one has its end, too."""
-    if min >= max:  # torch takes the smallest and the largest element
-        return None
-    flat = x.detach().reshape(-1)
-    inside = (flat >= min) & (flat <= max)
-    place = torch.where(inside, (flat - min) * bins / (max - min), 0.0).to(torch.int64).clamp(max=bins - 1)
-    return flat.new_zeros(bins).index_add(0, place, inside.to(x.dtype))
-
-
 def _log_add_exp_2(x: Tensor, y: Tensor) -> Tensor:
     """log2(2^x + 2^y), which exporters write so: it is infinite for numbers that are not large."""
     return torch.logaddexp(x * math.log(2), y * math.log(2)) / math.log(2)
@@ -235,13 +232,6 @@ def _products(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tenso
         return None
     factors = (x if dtype is None else x.to(dtype)).unbind(dim)
     return torch.stack(list(itertools.accumulate(factors, torch.mul)), dim)
-
-
-def _eye(n: int, m: int | None = None, *, dtype: torch.dtype | None = None, **options: Any) -> Tensor | None:
-    """An identity of booleans or whole numbers, for which onnxruntime has no kernel."""
-    if dtype is None or dtype.is_floating_point or dtype.is_complex or "out" in options:
-        return None
-    return (torch.arange(n).unsqueeze(1) == torch.arange(n if m is None else m)).to(dtype)
 
 
 def _cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
@@ -280,15 +270,16 @@ _SPELLINGS: dict[Any, Callable[..., Any]] = {
     F.scaled_dot_product_attention: _attention,
     torch._pack_padded_sequence: packed.pack,
     torch._pad_packed_sequence: packed.pad,
-    torch.eye: _eye,
+    torch.eye: counting.eye,
+    torch.einsum: _einsum,
     F.cosine_similarity: _cosine_similarity,
     **dict.fromkeys((torch.sinc, Tensor.sinc, torch.special.sinc), _sinc),
     torch.logaddexp2: _log_add_exp_2,
     Tensor.logaddexp2: _log_add_exp_2,
     torch.cumprod: _products,
     Tensor.cumprod: _products,
-    torch.histc: _histogram,
-    Tensor.histc: _histogram,
+    torch.histc: counting.histogram,
+    Tensor.histc: counting.histogram,
     getattr(torch, "_grouped_mm", None): grouped_products,
     "transformers.grouped_mm_fallback": grouped_products,
     **{function: _sorted(function) for function in (torch.sort, torch.argsort, Tensor.sort, Tensor.argsort)},
