@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from onward.torch.inputs import path_name
 from onward.torch.ortmodule._fallback import ORTModuleIOError
+from onward.torch.ortmodule.caches import opened
 
 _CONSTANTS = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device, enum.Enum)
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
@@ -194,7 +195,7 @@ class Results:
 
     @classmethod
     def of(cls, returned: Any) -> Results:
-        leaves, tree = pytree.tree_flatten(returned)
+        leaves, tree = pytree.tree_flatten(opened(returned))
         places = tuple(place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor))
         for leaf in leaves:
             if not isinstance(leaf, (torch.Tensor, *_CONSTANTS)):

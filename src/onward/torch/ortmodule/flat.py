@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from onward.torch.ortmodule.caches import opened
 from onward.torch.ortmodule.call import Call, invoke
 from onward.torch.ortmodule.packed import packed_layers
 from onward.torch.ortmodule.spelling import Spelled
@@ -47,7 +48,7 @@ class Flat(nn.Module):
             returned = invoke(module, signature, replace(call, leaves=leaves).with_tensors(given))
             # By name: while they are followed, buffers are others.
             buffers = [module.get_buffer(name).clone() for name in call.rewritten]
-        leaves = torch.utils._pytree.tree_leaves((returned, [given[place] for place in call.changed], buffers))
+        leaves = torch.utils._pytree.tree_leaves((opened(returned), [given[place] for place in call.changed], buffers))
         for leaf in leaves:
             # A number is what it was at the first call. One that is a size is so for no other size; one that is made of
             # data never is, and torch refuses to say what it is.
