@@ -95,3 +95,11 @@ def test_a_cache_goes_on_in_torch() -> None:
     assert cache.get_seq_length() == 7  # torch has added a word
     assert again.get_seq_length() == 6
     torch.testing.assert_close(following, whole, **CLOSE)
+
+
+def test_words_are_generated() -> None:
+    torch.manual_seed(0)
+    net = gpt2().eval()
+    ids = torch.randint(2, WORDS, (2, 5))
+    found = [model.generate(ids, max_new_tokens=4, do_sample=False) for model in (net, ORTModule(net))]
+    assert torch.equal(*found)

@@ -21,8 +21,8 @@ from onward.torch.ortmodule.runner import Runner, require_one_device
 _OWN = frozenset({"_module", "_runner", "_torch_module"})
 # accelerate keeps the forward that it replaces there, and looks for it in the dictionary of the very object.
 _ABOUT_THE_WRAPPER = frozenset({"_original_forward"})
-# Libraries write down which class of model these are called on: the module's.
-_OF_THE_MODULE = frozenset({"save_pretrained", "push_to_hub"})
+# Libraries write down which class of model these are called on, or look into it: the module's.
+_OF_THE_MODULE = frozenset({"generate", "push_to_hub", "save_pretrained"})
 # Methods of torch that ORTModule has of its own, or that work on the tensors which it shares with the module.
 _OF_TORCH = ("buffers", "load_state_dict", "named_buffers", "named_parameters", "parameters", "state_dict", "zero_grad")
 _WITHOUT = "_without_operators"  # in a class that has the operators of a module: the one without
