@@ -171,6 +171,7 @@ def test_one_thread_trains_while_another_evaluates_though_both_say_so(wide_folde
     assert run.optimizer._optimizer.state.step == STEPS
     for name, array in run.values().items():
         np.testing.assert_array_equal(array, list(history(wide_folder))[-1][name])
+    together(run.module.eval)  # which of the two spoke last is chance
     assert run.module.training is False  # this thread never said
     run.module.train()
     assert together(lambda: run.module.training) == [True]
