@@ -226,6 +226,12 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[int], tuple[Any, ...]]
         lambda: Function(lambda m, x, t: F.cross_entropy(m.fc(x), t), fc=nn.Linear(4, 3)),
         lambda rows: (torch.randn(rows, 4), torch.randint(3, (rows,))),
     ),
+    "loss of a single row": (
+        lambda: Function(
+            lambda m, x: F.cross_entropy(m.fc(x)[0], x.new_tensor(1).long(), reduction="none"), fc=nn.Linear(4, 3)
+        ),
+        x(4),
+    ),
     "loss with label smoothing": (
         lambda: Function(lambda m, x, t: F.cross_entropy(m.fc(x), t, label_smoothing=0.1), fc=nn.Linear(4, 3)),
         lambda rows: (torch.randn(rows, 4), torch.randint(3, (rows,))),

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -27,6 +28,7 @@ from onward.torch.ortmodule import (
     ORTModuleIOError,
     ORTModuleONNXModelException,
     ORTModuleTorchModelException,
+    construction,
 )
 from tests.ortmodule.models import Function
 from tests.ortmodule.test_models import CLOSE
@@ -99,6 +101,30 @@ def test_what_graphs_cannot_do_is_left_to_torch(name: str) -> None:
         torch.testing.assert_close(found[-1], found[-2], rtol=0, atol=0)
     torch.testing.assert_close(module.fc.weight.grad, reference.fc.weight.grad, rtol=0, atol=0)
     assert type(found[-1].grad_fn).__name__ != "_ORTModuleFunctionBackward"
+
+
+def test_empty_arguments_that_only_the_older_exporter_could_follow() -> None:
+    """It divides by their sizes, and ends the process."""
+    module = ORTModule(Function(lambda m, x: F.group_norm(x, 2) * m.fc.weight.sum(), fc=nn.Linear(4, 4)))
+    x = torch.ones(0, 2).requires_grad_()
+    with pytest.warns(FallbackWarning, match="no elements"):
+        module(x).sum().backward()
+    assert x.grad is not None
+    assert x.grad.shape == (0, 2)
+
+
+def test_a_mistake_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training goes on, and the warning says whose mistake it is."""
+
+    def fails(*args: Any) -> None:
+        raise IndexError("tuple index out of range")
+
+    monkeypatch.setattr(construction, "write", fails)
+    module = ORTModule(nn.Linear(4, 4))
+    x = torch.ones(3, 4)
+    with pytest.warns(FallbackWarning, match=r"mistake of onward's.*IndexError: tuple index"):
+        y = module(x)
+    torch.testing.assert_close(y, module.module(x), rtol=0, atol=0)
 
 
 def test_attributes_that_change_at_each_call() -> None:

@@ -109,6 +109,9 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor], Tensor], set[str]]] = {
     ),
     "atan2": (lambda x: torch.atan2(x, x.flip(1)), {"small"}),
     "atan2 of negative zeros": (lambda x: torch.atan2(-x.relu(), -x.relu().flip(1) - (x < -1).float()), {"infinity"}),
+    "xlogy": (lambda x: torch.xlogy(x, 1 + x.flip(1).abs()), set()),
+    "xlogy of what is no logarithm": (lambda x: x.xlogy(x.detach().floor().abs() - 1), set()),
+    "xlog1py": (lambda x: torch.special.xlog1py(x, x.flip(1).abs()), set()),
     "sinc": (lambda x: torch.sinc(x.clamp(-100, 100)), {"small"}),
     "sinc of next to nothing": (
         lambda x: torch.sinc(x.clamp(-1, 1) ** 9 * 1e-18),
@@ -207,7 +210,7 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], list[tuple[Tensor, ...]]]] = {
         [(ROWS, IDS[0]), (ROWS, IDS[0, :1]), (ROWS, IDS[0, :0])],
     ),
     "pool of equal elements": (
-        lambda: nn.AdaptiveMaxPool2d(1),
+        lambda: Function(lambda _, x: [F.adaptive_max_pool2d(x, 1), getattr(F, "adaptive_max_pool" + "1d")(x[0], 1)]),
         [(IMAGE,), (torch.zeros(1, 2, 4, 4).requires_grad_(),), (torch.ones(1, 2, 4, 4).requires_grad_(),)],
     ),
     "numbers in double precision": (
@@ -279,6 +282,21 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], list[tuple[Tensor, ...]]]] = {
     "log_ndtr": (
         lambda: Function(lambda _, x: torch.special.log_ndtr(x)),
         [(USUAL.clone().requires_grad_(),), (torch.tensor(DATA["large"]).requires_grad_(),)],
+    ),
+    "erfcx": (
+        lambda: Function(lambda _, x: torch.special.erfcx(x)),
+        [(USUAL.clone().requires_grad_(),), ((7 + USUAL).requires_grad_(),)],
+    ),
+    "norm of a negative order": (
+        lambda: Function(lambda _, x: x.norm(-1, dim=1)),
+        [(USUAL.clone().requires_grad_(),), (torch.tensor(DATA["zeros"]).requires_grad_(),)],
+    ),
+    "multilabel_margin_loss": (
+        lambda: Function(lambda _, x, ids: F.multilabel_margin_loss(x, ids)),
+        [
+            (USUAL.clone().requires_grad_(), torch.tensor(labels))
+            for labels in ([[1, 3, 0, 2], [0, 1, 2, 3]], [[1, 3, -1, 0], [0, -1, 1, 1]])
+        ],
     ),
     "multi_margin_loss": (
         lambda: Function(lambda _, x, ids: F.multi_margin_loss(x, ids)),

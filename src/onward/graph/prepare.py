@@ -28,6 +28,7 @@ from onward.graph.parameters import mark_constant_nodes
 from onward.graph.proto import from_proto
 from onward.graph.restating import restate_sizes
 from onward.graph.rewriting import rewrite
+from onward.graph.rows import add_rows
 from onward.graph.sequences import resolve_sequences
 from onward.graph.skeleton import skeleton
 from onward.graph.soundness import check_soundness
@@ -62,7 +63,7 @@ def prepare(model: ModelLike, keep: Collection[tuple[str, str]] = ()) -> ir.Mode
     copy.graph.sort()
     write_defaults(copy)
     infer_shapes(copy)
-    if forget_growing_sizes(copy):
+    if forget_growing_sizes(copy) | add_rows(copy):
         infer_shapes(copy)
     simplify(copy)
     copy = rewrite(copy, keep)

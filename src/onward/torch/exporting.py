@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from onward.errors import ExporterWarning, OnwardError
 from onward.graph.finish import LARGEST_PROTO
+from onward.graph.rows import add_rows
 from onward.torch import program, trace
 from onward.torch.inputs import Inputs
 from onward.torch.mode import exportable_padding, preserved, random_operators, require_exportable, training_mode
@@ -132,7 +133,9 @@ def _exported(
     for name in ways if exporter is None else [exporter]:
         try:
             with quiet():
-                return ways[name](module, inputs, output_names, opset)
+                model = ways[name](module, inputs, output_names, opset)
+            add_rows(model)
+            return model
         except OnwardError:
             raise
         except Exception as error:  # torch's exporters raise what they like

@@ -58,6 +58,12 @@ def trace(
     import torch
     from torch.utils import _pytree as pytree
 
+    for name, tensor in zip(inputs.names, inputs.tensors, strict=True):
+        if tensor.numel() == 0:  # by whose sizes it divides, which ends the process
+            raise ValueError(
+                f"torch's older exporter cannot follow {name!r} of shape {list(tensor.shape)}, which has no elements"
+            )
+
     class Flat(torch.nn.Module):
         """The module as a function of tensors."""
 

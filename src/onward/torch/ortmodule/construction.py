@@ -55,6 +55,11 @@ def build(
         raise
     except OnwardError as error:
         raise ORTModuleONNXModelException(f"{type(error).__name__}: {error}") from error
+    except Exception as error:
+        raise ORTModuleONNXModelException(
+            "onward could not make graphs of what torch exported, a mistake of onward's that deserves a report: "
+            f"{type(error).__name__}: {error}"
+        ) from error
     rehearsing, exporting, building, verifying = (end - start for start, end in itertools.pairwise(times))
     plan.seconds = {"export": exporting, "build": building, "comparison": rehearsing + verifying}
     return plan

@@ -97,6 +97,11 @@ def _scatter_reduce(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | Non
     return f"scatter_reduce takes {args[4]} without the elements that were there" if is_chosen else None
 
 
+def _vector_norm(args: Sequence[Any], _: Mapping[str, Any]) -> str | None:
+    is_negative = len(args) > 1 and args[1] < 0
+    return "norms of negative orders have no number for a gradient where elements are zero" if is_negative else None
+
+
 def _nearest(args: Sequence[Any], _: Mapping[str, Any]) -> str | None:
     """Halves of pixels fall on borders between others, which rounding decides."""
     factors = [factor for factor in args[2:] if isinstance(factor, float)]
@@ -119,6 +124,11 @@ _REASONS: dict[Any, Callable[[Sequence[Any], Mapping[str, Any]], str | None]] = 
     _aten.logcumsumexp: _always("logcumsumexp loses what is far below the largest element"),
     _aten.special_log_ndtr: _always("log_ndtr is the logarithm of 0 far below 0"),
     _aten.erfc: _always("1 - erf(x) loses what erfc(x) is there for"),
+    _aten.special_erfcx: _always("erfcx is written as infinity times nothing"),
+    _aten.linalg_vector_norm: _vector_norm,
+    _aten.multilabel_margin_loss_forward: _always(
+        "exporters write multilabel_margin_loss for rows of labels without an end"
+    ),
     _aten.multi_margin_loss: _always("multi_margin_loss has other gradients at its kinks"),
     _aten._cdist_forward: _always("exporters write the distances of cdist without absolute values"),
     _aten._euclidean_dist: _always("cdist has other gradients where points are the same"),

@@ -256,6 +256,35 @@ def _sinc(x: Tensor) -> Tensor | None:
     return torch.where(is_zero, 1.0, angle.sin() / angle)
 
 
+def _times_logarithm(logarithm: Callable[[Tensor], Tensor], zero: float) -> Callable[[Any, Any], Tensor]:
+    """x log y, or x log(1 + y), which is nothing where x is; but has a slope of log y there, which exporters leave out.
+
+    `zero`: where the logarithm is minus infinity.
+    """
+
+    def spelled(x: Any, y: Any) -> Tensor:
+        dtype = torch.result_type(x, y)
+        dtype = dtype if dtype.is_floating_point else torch.get_default_dtype()
+        x, y = (torch.as_tensor(value, dtype=dtype) for value in (x, y))
+        is_nothing = (x == 0) & ((y <= zero) | (y == math.inf))
+        return x * logarithm(torch.where(is_nothing, zero + 1, y))
+
+    return spelled
+
+
+def _pool_of_all(axes: int) -> Callable[..., Tensor | None]:
+    """A pool over the whole image: one element has the gradient, where exporters divide it among equal ones."""
+
+    def spelled(x: Tensor, output_size: Any, return_indices: bool = False) -> Tensor | None:
+        sizes = [output_size] * axes if isinstance(output_size, int) else list(output_size)
+        if return_indices or sizes != [1] * axes:
+            return None
+        flat = x.flatten(-axes)
+        return flat.gather(-1, flat.argmax(-1, keepdim=True)).reshape(*x.shape[:-axes], *sizes)
+
+    return spelled
+
+
 _SELU_LIMIT = 1.7580993408473766  # scale times alpha
 _MOST_PRODUCTS = 256
 _ATTENTION_RANK = 4
@@ -274,6 +303,11 @@ _SPELLINGS: dict[Any, Callable[..., Any]] = {
     torch.einsum: _einsum,
     F.cosine_similarity: _cosine_similarity,
     **dict.fromkeys((torch.sinc, Tensor.sinc, torch.special.sinc), _sinc),
+    **dict.fromkeys((torch.xlogy, Tensor.xlogy, torch.special.xlogy), _times_logarithm(torch.log, 0.0)),
+    torch.special.xlog1py: _times_logarithm(torch.log1p, -1.0),
+    F.adaptive_max_pool1d: _pool_of_all(1),
+    F.adaptive_max_pool2d: _pool_of_all(2),
+    F.adaptive_max_pool3d: _pool_of_all(3),
     torch.logaddexp2: _log_add_exp_2,
     Tensor.logaddexp2: _log_add_exp_2,
     torch.cumprod: _products,

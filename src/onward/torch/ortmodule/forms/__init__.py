@@ -15,7 +15,7 @@ from onward.graph.nodes import input_at
 from onward.graph.provenance.record import OPERATION
 from onward.graph.replacement import replace_node
 from onward.graph.shapes import is_floating
-from onward.torch.ortmodule.forms.bound import adaptive_pool, clip, count_axes, double, mean
+from onward.torch.ortmodule.forms.bound import clip, count_axes, double, mean
 from onward.torch.ortmodule.forms.index import guard_indices
 from onward.torch.ortmodule.forms.logarithm import (
     binary_cross_entropy,
@@ -81,7 +81,6 @@ _BY_OPERATION: dict[tuple[str, str], Form] = {
     ("aten.mean.", "ReduceMean"): mean,
     ("prims.var.", "ReduceMean"): mean,
     ("aten.scalar_tensor.", "Cast"): double,
-    ("aten.amax.", "ReduceMax"): adaptive_pool,
 }
 _BY_OPERATOR: dict[str, Form] = {
     "Clip": clip,

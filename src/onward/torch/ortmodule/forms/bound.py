@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onward.graph.builder import Builder
 from onward.graph.nodes import attribute, constant_of, input_at
-from onward.graph.provenance.record import OPERATION, STACK
+from onward.graph.provenance.record import OPERATION
 
 _NUMBER = re.compile(r"\(args = \((-?[\d.]+(?:e-?\d+)?),\)")
 
@@ -64,14 +64,3 @@ def _follows_from_data(graph: ir.Graph, shape: ir.Shape) -> bool:
 def _symbols(shape: ir.Shape | None) -> set[str]:
     sizes = [] if shape is None else [size for size in shape if not isinstance(size, int)]
     return {name for size in sizes for name in re.findall(r"[a-z]\w*", str(size.value))}
-
-
-def adaptive_pool(op: Builder, node: ir.Node) -> ir.Value | None:
-    """A pool over the whole image: one element has the gradient, where ReduceMax divides it among equal ones."""
-    x, axes = node.inputs[0], constant_of(input_at(node, 1))
-    if x is None or x.shape is None or axes is None or "adaptive_max_pool" not in node.metadata_props.get(STACK, ""):
-        return None
-    first = len(x.shape) - axes.size
-    flat = op.Reshape(x, [0] * first + [-1])
-    y = op.GatherElements(flat, op.ArgMax(flat, axis=first, keepdims=1), axis=first)
-    return op.Unsqueeze(y, list(range(first + 1, len(x.shape)))) if axes.size > 1 else y
