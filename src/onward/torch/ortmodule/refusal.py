@@ -126,9 +126,7 @@ _REASONS: dict[Any, Callable[[Sequence[Any], Mapping[str, Any]], str | None]] = 
     _aten.erfc: _always("1 - erf(x) loses what erfc(x) is there for"),
     _aten.special_erfcx: _always("erfcx is written as infinity times nothing"),
     _aten.linalg_vector_norm: _vector_norm,
-    _aten.multilabel_margin_loss_forward: _always(
-        "exporters write multilabel_margin_loss for rows of labels without an end"
-    ),
+    _aten.multilabel_margin_loss_forward: _always("exporters write multilabel_margin_loss for rows without an end"),
     _aten.multi_margin_loss: _always("multi_margin_loss has other gradients at its kinks"),
     _aten._cdist_forward: _always("exporters write the distances of cdist without absolute values"),
     _aten._euclidean_dist: _always("cdist has other gradients where points are the same"),
