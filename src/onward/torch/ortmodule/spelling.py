@@ -272,15 +272,17 @@ def _times_logarithm(logarithm: Callable[[Tensor], Tensor], zero: float) -> Call
     return spelled
 
 
-def _pool_of_all(axes: int) -> Callable[..., Tensor | None]:
+def _pool_of_all(axes: int, *, with_indices: bool = False) -> Callable[..., Any]:
     """A pool over the whole image: one element has the gradient, where exporters divide it among equal ones."""
 
-    def spelled(x: Tensor, output_size: Any, return_indices: bool = False) -> Tensor | None:
+    def spelled(x: Tensor, output_size: Any, return_indices: bool = False) -> Any:
         sizes = [output_size] * axes if isinstance(output_size, int) else list(output_size)
-        if return_indices or sizes != [1] * axes:
+        if sizes != [1] * axes:
             return None
-        flat = x.flatten(-axes)
-        return flat.gather(-1, flat.argmax(-1, keepdim=True)).reshape(*x.shape[:-axes], *sizes)
+        flat, shape = x.flatten(-axes), (*x.shape[:-axes], *sizes)
+        index = flat.argmax(-1, keepdim=True)
+        largest = flat.gather(-1, index).reshape(shape)
+        return (largest, index.reshape(shape)) if with_indices else largest
 
     return spelled
 
@@ -308,6 +310,9 @@ _SPELLINGS: dict[Any, Callable[..., Any]] = {
     F.adaptive_max_pool1d: _pool_of_all(1),
     F.adaptive_max_pool2d: _pool_of_all(2),
     F.adaptive_max_pool3d: _pool_of_all(3),
+    F.adaptive_max_pool1d_with_indices: _pool_of_all(1, with_indices=True),
+    F.adaptive_max_pool2d_with_indices: _pool_of_all(2, with_indices=True),
+    F.adaptive_max_pool3d_with_indices: _pool_of_all(3, with_indices=True),
     torch.logaddexp2: _log_add_exp_2,
     Tensor.logaddexp2: _log_add_exp_2,
     torch.cumprod: _products,
