@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 
 def export(module: nn.Module, inputs: Inputs, output_names: Sequence[str] | None, opset: int | None) -> ir.Model:
-    """The module as it is, but for what `write_training_mode` mends."""
+    """The module as it is, but for what `write_training_mode` and `choose_plain_forms` mend."""
+    from onward.torch.forms import choose_plain_forms
+
     with exportable_words(module):
         try:
             model = _exported(module, inputs, output_names, opset, inputs.shapes())
@@ -33,6 +35,7 @@ def export(module: nn.Module, inputs: Inputs, output_names: Sequence[str] | None
                 raise
             model = _exported(module, inputs, output_names, opset, inputs.shapes(named=False))
     write_training_mode(model)
+    model = choose_plain_forms(model)
     _name_axes(model, inputs)
     _warn_of_fixed_axes(model, inputs)
     return model

@@ -8,6 +8,7 @@ import re
 import onnx_ir as ir
 
 from onward.graph.builder import Builder
+from onward.graph.constants import constant_array
 from onward.graph.nodes import attribute, constant_of, input_at
 from onward.graph.provenance.record import OPERATION, STACK
 
@@ -68,7 +69,7 @@ def _symbols(shape: ir.Shape | None) -> set[str]:
 
 def adaptive_pool(op: Builder, node: ir.Node) -> ir.Value | None:
     """A pool over the whole image: one element has the gradient, where ReduceMax divides it among equal ones."""
-    x, axes = node.inputs[0], constant_of(input_at(node, 1))
+    x, axes = node.inputs[0], constant_array(input_at(node, 1))
     if x is None or x.shape is None or axes is None or "adaptive_max_pool" not in node.metadata_props.get(STACK, ""):
         return None
     first = len(x.shape) - axes.size
