@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import torch
@@ -13,6 +15,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 import onward
+from onward.errors import OnwardError
 
 TIES = [[0.0, 0, 1, 1, -1, -1], [2, 2, 2, 0, 0, -2], [1, 1, 1, 1, 1, 1], [0, 0, 0, 0, -1, -2]]
 LARGE = [[-200.0, 200, -90, 90, 0, 1], [1000, -1000, 30, -30, 17.5, -17.5]]
@@ -76,13 +79,23 @@ class Applied(nn.Module):
         return self.function(x)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_values_and_gradients_are_those_of_torch(name: str) -> None:
-    function, rows = CASES[name]
+OLDER: dict[str, tuple[Callable[[Tensor], Tensor], list[list[float]]]] = {
+    "logsigmoid": CASES["logsigmoid"],
+    "binary_cross_entropy_with_logits": CASES["binary_cross_entropy_with_logits"],
+    "mean of weighted logits": (lambda x: F.binary_cross_entropy_with_logits(x, x * 0, torch.full((6,), 0.5)), LARGE),
+    "softplus with a threshold": (lambda x: F.softplus(x, 0.5, 1.0), TIES),
+}
+
+
+@pytest.mark.parametrize(
+    ("exporter", "name"), [*(("dynamo", name) for name in CASES), *(("legacy", name) for name in OLDER)]
+)
+def test_values_and_gradients_are_those_of_torch(exporter: Literal["dynamo", "legacy"], name: str) -> None:
+    function, rows = (CASES if exporter == "dynamo" else OLDER)[name]
     x = torch.tensor(rows, requires_grad=True)
     example = torch.rand(len(rows), 6, generator=torch.Generator().manual_seed(0)) * 0.8 + 0.1
     model = onward.torch.export(
-        Applied(function), example, output_names=["y"], exporter="dynamo", dynamic_batch=False, verify=False
+        Applied(function), example, output_names=["y"], exporter=exporter, dynamic_batch=False, verify=False
     )
     assert [value.name for value in model.graph.output] == ["y"]
     assert {node.domain for node in model.graph.node} == {""}
@@ -116,3 +129,14 @@ def test_numbers_of_forms_are_not_trained() -> None:
     x = np.full((5, 6), math.pi, np.float32)
     session = onnxruntime.InferenceSession(model.SerializeToString())
     assert session.run(None, {"x": x})[0].shape == (5, 6)
+
+
+def test_what_loses_everything_is_refused() -> None:
+    for function in (torch.special.erfcx, torch.special.log_ndtr):
+        with pytest.raises(OnwardError, match=r"writes erfcx.* as exp\(x\^2\) \(1 - erf\(x\)\)"):
+            onward.torch.export(Applied(function), torch.rand(2, 6))
+
+
+def test_results_that_numpy_does_not_have_are_not_compared() -> None:
+    model = onward.torch.export(Applied(lambda x: x.bfloat16()), torch.rand(2, 6), exporter="dynamo")
+    assert model.graph.output[0].type.tensor_type.elem_type == onnx.TensorProto.BFLOAT16

@@ -93,6 +93,8 @@ def _compare(
     with torch.enable_grad():
         leaves, _ = pytree.tree_flatten(module(*args, **kwargs))
     returned = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    if any(leaf.dtype == torch.bfloat16 for leaf in returned):
+        return None
     expected = [leaf.detach().cpu().numpy() for leaf in returned]
     try:
         session = open_session(ir.to_proto(model).SerializeToString())

@@ -118,6 +118,7 @@ _REASONS: dict[Any, Callable[[Sequence[Any], Mapping[str, Any]], str | None]] = 
     _aten._upsample_nearest_exact3d: _nearest,
     _aten.logcumsumexp: _always("logcumsumexp loses what is far below the largest element"),
     _aten.special_log_ndtr: _always("log_ndtr is the logarithm of 0 far below 0"),
+    _aten.special_erfcx: _always("exp(x^2) (1 - erf(x)) loses what erfcx(x) is there for"),
     _aten.erfc: _always("1 - erf(x) loses what erfc(x) is there for"),
     _aten.multi_margin_loss: _always("multi_margin_loss has other gradients at its kinks"),
     _aten._cdist_forward: _always("exporters write the distances of cdist without absolute values"),
