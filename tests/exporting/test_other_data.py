@@ -83,7 +83,7 @@ OLDER: dict[str, tuple[Callable[[Tensor], Tensor], list[list[float]]]] = {
     "logsigmoid": CASES["logsigmoid"],
     "binary_cross_entropy_with_logits": CASES["binary_cross_entropy_with_logits"],
     "mean of weighted logits": (lambda x: F.binary_cross_entropy_with_logits(x, x * 0, torch.full((6,), 0.5)), LARGE),
-    "softplus with a threshold": (lambda x: F.softplus(x, 0.5, 1.0), TIES),
+    "softplus with a threshold": (lambda x: F.softplus(x, 0.5, 0.3), TIES),
 }
 
 
