@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
+from torch.nn import _reduction
 from torch.overrides import TorchFunctionMode
 
 _NO_THRESHOLD = 20
@@ -36,7 +37,7 @@ def _cross_entropy_of_logits(
 ) -> Tensor:
     """(1 - t) x + (1 + (p - 1) t) log(1 + exp(-x))."""
     if size_average is not None or reduce is not None:
-        reduction = F._Reduction.legacy_get_string(size_average, reduce)
+        reduction = _reduction.legacy_get_string(size_average, reduce)
     share = 1 if pos_weight is None else 1 + (pos_weight - 1) * target
     losses = (1 - target) * x + share * F.softplus(-x)
     if weight is not None:

@@ -83,8 +83,8 @@ def _called(module: nn.Module, inputs: Inputs) -> Any:
     except Exception as error:  # modules raise what they like
         raise OnwardError(
             f"{type(module).__name__} takes the example, but not one of twice as many rows ({_in_one_line(error)}): "
-            "the first axis of its arguments is no batch. Try dynamic_batch=False, or say by dynamic_axes which axes may "
-            "have any size."
+            "the first axis of its arguments is no batch. Try dynamic_batch=False, or say by dynamic_axes which axes "
+            "may have any size."
         ) from error
 
 
