@@ -22,6 +22,7 @@ LARGE = [[-200.0, 200, -90, 90, 0, 1], [1000, -1000, 30, -30, 17.5, -17.5]]
 DECIDED = [[-200.0, 200, -26, 40, 0, 1], [1000, -1000, 30, -25, 5, -5]]
 SMALL = [[1e-3, -1e-3, 1e-6, -1e-6, 1e-9, 0], [0.09, -0.09, 0.11, -0.11, 3, -0.9]]
 AXES = [[0.0, -1, 0, 1, -1, 1], [-0.0, -1, 2, 1, 3, -2]]
+SLIGHT = [[1e-3, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9]]
 SHARES = [[0.0, 1, 0.3, 1, 0, 0.8], [1e-30, 0.5, 1, 0, 0.2, 0.9]]
 WHOLE = [[0.7, -0.7, 0.6, 1e6, -0.1, 0.3], [1.0, -1, 2.5, -2.5, 0, 0.1]]
 
@@ -50,6 +51,7 @@ CASES: dict[str, tuple[Callable[[Tensor], Tensor], list[list[float]]]] = {
         lambda x: F.binary_cross_entropy(x.sigmoid(), (x > 0).float()),
         DECIDED,
     ),
+    "binary_cross_entropy of small numbers": (lambda x: F.binary_cross_entropy(x, x.detach() * 0), SLIGHT),
     "logarithm of a sigmoid": (lambda x: torch.log(torch.sigmoid(x) + 1e-12), DECIDED),
     "xlogy": (lambda x: torch.xlogy(x, x.flip(1)), SHARES),
     "xlogy of 0 and others": (lambda x: torch.xlogy(x, x + 0.5), SHARES),

@@ -97,17 +97,18 @@ def log_add_exp(op: Builder, node: ir.Node) -> ir.Value | None:
 
 
 def log1p(op: Builder, node: ir.Node) -> ir.Value | None:
-    """log(u) x / (u - 1) with u = 1 + x rounded: the same mistake in both cancels out, in gradients too."""
     total = made_by(node.inputs[0], "Add")
-    if total is None or total.inputs[0] is None:
-        return None
-    x, u = total.inputs[0], total.outputs[0]
+    return None if total is None or total.inputs[0] is None else _log1p(op, total.inputs[0])
+
+
+def _log1p(op: Builder, x: ir.Value) -> ir.Value:
+    """log(u) x / (u - 1) with u = 1 + x rounded: the same mistake in both cancels out, in gradients too."""
     is_small = op.Less(op.Abs(x), _SMALL)
     inside = op.Where(is_small, x, _SMALL)
     rounded = inside + 1
     lost = op.Equal(rounded, 1)
     exact = op.Where(lost, inside, op.Log(rounded) * (inside / op.Where(lost, 1, rounded - 1)))
-    return op.Where(is_small, exact, op.Log(op.Where(is_small, 1, u)))
+    return op.Where(is_small, exact, op.Log(op.Where(is_small, 1, x + 1)))
 
 
 def expm1(op: Builder, node: ir.Node) -> ir.Value | None:
@@ -185,11 +186,12 @@ def binary_cross_entropy(op: Builder, node: ir.Node) -> ir.Value | None:
         return None
     x, t = found
 
-    def log(value: ir.Value) -> ir.Value:
-        is_zero = op.LessOrEqual(value, 0)
-        return op.Where(is_zero, -100, op.Max(op.Log(op.Where(is_zero, 1, value)), op.constant(-100, x.dtype)))
+    def limited(logarithm: ir.Value, is_zero: ir.Value) -> ir.Value:
+        return op.Where(is_zero, -100, op.Max(logarithm, op.constant(-100, x.dtype)))
 
-    return (t - 1) * log(1 - x) - t * log(x)
+    is_zero, is_one = op.LessOrEqual(x, 0), op.GreaterOrEqual(x, 1)
+    log = limited(op.Log(op.Where(is_zero, 1, x)), is_zero)
+    return (t - 1) * limited(_log1p(op, op.Where(is_one, 0, -x)), is_one) - t * log
 
 
 def deviation(op: Builder, node: ir.Node) -> ir.Value | None:
