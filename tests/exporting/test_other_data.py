@@ -68,6 +68,7 @@ CASES: dict[str, tuple[Callable[[Tensor], Tensor], list[list[float]]]] = {
     "clamp_min by a tensor": (lambda x: torch.clamp_min(x, x.flip(1)), TIES),
     "max along an axis": (lambda x: x.max(1).values, TIES),
     "min that keeps its axis": (lambda x: x.min(0, keepdim=True)[0], TIES),
+    "dstack": (lambda x: torch.dstack((x[0], x[1])), TIES),
     "adaptive_max_pool": (nn.AdaptiveMaxPool1d(1), TIES),
 }
 
