@@ -83,8 +83,9 @@ class Applied(nn.Module):
 
 
 OLDER: dict[str, tuple[Callable[[Tensor], Tensor], list[list[float]]]] = {
-    "logsigmoid": CASES["logsigmoid"],
+    "logsigmoid": (nn.LogSigmoid(), LARGE),
     "binary_cross_entropy_with_logits": CASES["binary_cross_entropy_with_logits"],
+    "multilabel_soft_margin_loss": CASES["multilabel_soft_margin_loss"],
     "mean of weighted logits": (lambda x: F.binary_cross_entropy_with_logits(x, x * 0, torch.full((6,), 0.5)), LARGE),
     "softplus with a threshold": (lambda x: F.softplus(x, 0.5, 0.3), TIES),
 }

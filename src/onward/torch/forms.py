@@ -44,7 +44,8 @@ def choose_plain_forms(model: ir.Model) -> ir.Model:
     if not any(_form_of(node) or picks(node) for node in model.graph):
         return model
     model = model.clone()  # the exporter's values have arithmetic of their own
-    infer_shapes(model)  # the exporter says nothing of what is inside of an operation
+    # The exporter says nothing of what is inside of an operation, and of some values the sizes of the example.
+    infer_shapes(model)
     pick_elements(model)
     known = set(model.graph.initializers)
     op = Builder(model.graph, model.opset_imports[""])

@@ -42,9 +42,9 @@ def export(module: nn.Module, inputs: Inputs, output_names: Sequence[str] | None
     """The operations of one call of the module; a warning for each value that tracing fixed in the user's code."""
     import torch
 
-    from onward.torch.traced import Traced
+    from onward.torch.traced import traceable_words
 
-    with Traced():
+    with traceable_words():
         model, caught = trace(module, inputs, output_names, opset)
     own = str(Path(torch.__file__).parent)
     for warning in caught:

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import contextlib
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from torch.nn import _reduction
-from torch.overrides import TorchFunctionMode
 
 _NO_THRESHOLD = 20
+_plain_softplus = F.softplus
 
 
-class Traced(TorchFunctionMode):
-    """Replaces what is called."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return _TRACED.get(func, func)(*args, **(kwargs or {}))
+@contextlib.contextmanager
+def traceable_words() -> Iterator[None]:
+    """Replace the functions in the file that has them: a mode would stand between the tracer and the user's code."""
+    before = {name: getattr(F, name) for name in _WORDS}
+    try:
+        for name, function in _WORDS.items():
+            setattr(F, name, function)
+        yield
+    finally:
+        for name, function in before.items():
+            setattr(F, name, function)
 
 
 def _log_sigmoid(x: Tensor) -> Tensor:
     """-log(1 + exp(-x)), where log(sigmoid(x)) is infinite."""
-    return -F.softplus(-x)
+    return -_plain_softplus(-x)
 
 
 def _cross_entropy_of_logits(
@@ -39,7 +45,7 @@ def _cross_entropy_of_logits(
     if size_average is not None or reduce is not None:
         reduction = _reduction.legacy_get_string(size_average, reduce)
     share = 1 if pos_weight is None else 1 + (pos_weight - 1) * target
-    losses = (1 - target) * x + share * F.softplus(-x)
+    losses = (1 - target) * x + share * _plain_softplus(-x)
     if weight is not None:
         losses = losses * weight
     return losses if reduction == "none" else losses.sum() if reduction == "sum" else losses.mean()
@@ -47,12 +53,12 @@ def _cross_entropy_of_logits(
 
 def _softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
     """x above a threshold, of which the exporter knows nothing; at the usual one there is no difference."""
-    y = F.softplus(x, beta, threshold)
+    y = _plain_softplus(x, beta, threshold)
     return y if threshold >= _NO_THRESHOLD else torch.where(x * beta > threshold, x, y)
 
 
-_TRACED: dict[Any, Callable[..., Any]] = {
-    F.logsigmoid: _log_sigmoid,
-    F.binary_cross_entropy_with_logits: _cross_entropy_of_logits,
-    F.softplus: _softplus,
+_WORDS: dict[str, Callable[..., Tensor]] = {
+    "logsigmoid": _log_sigmoid,
+    "binary_cross_entropy_with_logits": _cross_entropy_of_logits,
+    "softplus": _softplus,
 }
