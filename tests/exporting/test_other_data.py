@@ -144,3 +144,18 @@ def test_what_loses_everything_is_refused() -> None:
 def test_results_that_numpy_does_not_have_are_not_compared() -> None:
     model = onward.torch.export(Applied(lambda x: x.bfloat16()), torch.rand(2, 6), exporter="dynamo")
     assert model.graph.output[0].type.tensor_type.elem_type == onnx.TensorProto.BFLOAT16
+
+
+def test_gradients_of_nothing_are_compared() -> None:
+    """torch's sgn has a gradient of zeros without memory."""
+
+    class Sign(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(2, 6, dtype=torch.float64))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.sgn(x + self.weight)
+
+    x = torch.rand(2, 6).double()
+    assert onward.torch.export(Sign(), x, exporter="dynamo", dynamic_batch=False).graph.initializer

@@ -176,7 +176,7 @@ def _gradients_of_torch(
     cotangents = [torch.from_numpy(seeds[name]).to(x.device) for name, x in ends.items()]
     found = torch.autograd.grad(list(ends.values()), parameters, cotangents, allow_unused=True)
     pairs = zip(found, parameters, strict=True)
-    return [(torch.zeros_like(p) if g is None else g).detach().cpu().double().numpy() for g, p in pairs]
+    return [(torch.zeros_like(p) if g is None else g).detach().double().numpy(force=True) for g, p in pairs]
 
 
 def _gradients_of_model(
