@@ -35,7 +35,6 @@ _NOT_WRITTEN = "torch cannot export"
 # Name -> what an error or a warning says, by exporters; each of the others trains as in torch.
 SAID: dict[str, dict[str, str]] = {
     "dynamo": {
-        "gru with dropout between layers": _FIXED,
         "rnn": _FIXED,
         "instance norm with running statistics": _CHANGED,
         "control flow by shape": _FIXED,

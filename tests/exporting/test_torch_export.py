@@ -680,6 +680,17 @@ def test_a_batch_that_tracing_fixes_is_found():
         export(Fixed(), torch.randn(3, 4), exporter="legacy", dynamic_batch=False)
 
 
+@pytest.mark.parametrize("exporter", ["dynamo", "legacy"])
+def test_what_has_no_batch(exporter):
+    """An axis of channels is taken for a batch, until the module is called with two of it."""
+    for module, x in ((nn.Conv1d(4, 5, 3), torch.randn(4, 7)), (nn.Linear(4, 3), torch.randn(4))):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExporterWarning)
+            with pytest.raises(OnwardError, match=r"takes the example, but not one of twice as .* dynamic_batch=False"):
+                export(module, x, exporter=exporter)
+        assert export(module, x, exporter=exporter, dynamic_batch=False)
+
+
 def test_random_layers_that_are_no_dropout():
     with pytest.warns(ExporterWarning, match="draws random numbers in another way than by Dropout"):
         export(nn.Sequential(nn.Linear(4, 4), nn.RReLU()), torch.randn(3, 4), exporter="legacy")

@@ -22,10 +22,10 @@ from onward.graph.parameters import is_baked_scalar
 from onward.graph.shapes import dims, is_floating, static_shape, static_size
 
 _FOLDABLE = frozenset(
-    """Abs Add And Cast Ceil Clip Concat ConstantOfShape Div Equal Expand Flatten Floor Gather GatherElements GatherND
-    Greater GreaterOrEqual Identity Less LessOrEqual Max Min Mod Mul Neg NonZero Not Or Pow Range ReduceMax ReduceMin
-    ReduceProd ReduceSum Reshape Round ScatterElements ScatterND Shape Size Slice Split Sqrt Squeeze Sub Sum Tile
-    Transpose Unsqueeze Where Xor""".split()
+    """Abs Add And Cast CastLike Ceil Clip Concat ConstantOfShape Div Equal Expand Flatten Floor Gather GatherElements
+    GatherND Greater GreaterOrEqual Identity Less LessOrEqual Max Min Mod Mul Neg NonZero Not Or Pow Range ReduceMax
+    ReduceMin ReduceProd ReduceSum Reshape Round ScatterElements ScatterND Shape Size Slice Split Sqrt Squeeze Sub Sum
+    Tile Transpose Unsqueeze Where Xor""".split()
 )
 # Their result can be much larger than what they are computed from.
 _GROWING = frozenset({"ConstantOfShape", "Expand", "Range", "Tile"})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from onward.errors import ExporterWarning, warn
+from onward.errors import ExporterWarning, OnwardError, warn
 from onward.graph.nodes import all_values
 from onward.graph.provenance.program import Operation, operations_of, stored
 from onward.graph.provenance.record import OPERATION
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 
 def export(module: nn.Module, inputs: Inputs, output_names: Sequence[str] | None, opset: int | None) -> ir.Model:
-    """The module as it is, but for what `write_training_mode` mends."""
+    """The module as it is, but for what `write_training_mode` and `choose_plain_forms` mend."""
+    from onward.torch.forms import choose_plain_forms
+
     with exportable_words(module):
         try:
             model = _exported(module, inputs, output_names, opset, inputs.shapes())
@@ -32,10 +34,21 @@ def export(module: nn.Module, inputs: Inputs, output_names: Sequence[str] | None
             if not _depend_on_each_other(error):
                 raise
             model = _exported(module, inputs, output_names, opset, inputs.shapes(named=False))
+    _require_exact(model)
     write_training_mode(model)
+    model = choose_plain_forms(model)
     _name_axes(model, inputs)
     _warn_of_fixed_axes(model, inputs)
     return model
+
+
+def _require_exact(model: ir.Model) -> None:
+    """Refuse what is written by a difference that loses everything, without a word."""
+    if any("aten.special_erfcx." in node.metadata_props.get(OPERATION, "") for node in model.graph.all_nodes()):
+        raise OnwardError(
+            "torch's exporter writes erfcx, which log_ndtr is made of, as exp(x^2) (1 - erf(x)): that is wrong from 3 "
+            "on, and 0 from 4 on. Leave it out of the module."
+        )
 
 
 def _depend_on_each_other(error: BaseException | None) -> bool:

@@ -42,7 +42,10 @@ def export(module: nn.Module, inputs: Inputs, output_names: Sequence[str] | None
     """The operations of one call of the module; a warning for each value that tracing fixed in the user's code."""
     import torch
 
-    model, caught = trace(module, inputs, output_names, opset)
+    from onward.torch.traced import traceable_words
+
+    with traceable_words():
+        model, caught = trace(module, inputs, output_names, opset)
     own = str(Path(torch.__file__).parent)
     for warning in caught:
         if not warning.filename.startswith(own):

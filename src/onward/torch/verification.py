@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
@@ -56,11 +56,10 @@ def _warn_of_memory(model: ir.Model, module: nn.Module, inputs: Inputs) -> None:
     """Warn of tensors that the module changes when it is called, other than those that a model changes too."""
     import torch
 
-    args, kwargs = inputs.call
     with preserved(module), training_mode(module), torch.no_grad():
         # What is written need not be another number: estimates may have converged.
         before = [(name, tensor, tensor._version) for name, tensor in _tensors(module)]
-        module(*args, **kwargs)
+        _called(module, inputs)
         now = dict(_tensors(module))
         changed = [
             name for name, tensor, version in before if now.get(name) is not tensor or tensor._version != version
@@ -77,6 +76,18 @@ def _warn_of_memory(model: ir.Model, module: nn.Module, inputs: Inputs) -> None:
         )
 
 
+def _called(module: nn.Module, inputs: Inputs) -> Any:
+    args, kwargs = inputs.call
+    try:
+        return module(*args, **kwargs)
+    except Exception as error:  # modules raise what they like
+        raise OnwardError(
+            f"{type(module).__name__} takes the example, but not one of twice as many rows ({_in_one_line(error)}): "
+            "the first axis of its arguments is no batch. Try dynamic_batch=False, or say by dynamic_axes which axes "
+            "may have any size."
+        ) from error
+
+
 def _tensors(module: nn.Module) -> list[tuple[str, Tensor]]:
     """Buffers, and parameters: the rows of an Embedding with a largest norm are changed, too."""
     return [*module.named_buffers(), *module.named_parameters()]
@@ -89,10 +100,11 @@ def _compare(
     import torch
     from torch.utils import _pytree as pytree
 
-    args, kwargs = inputs.call
     with torch.enable_grad():
-        leaves, _ = pytree.tree_flatten(module(*args, **kwargs))
+        leaves, _ = pytree.tree_flatten(_called(module, inputs))
     returned = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    if any(leaf.dtype == torch.bfloat16 for leaf in returned):
+        return None
     expected = [leaf.detach().cpu().numpy() for leaf in returned]
     try:
         session = open_session(ir.to_proto(model).SerializeToString())
@@ -164,7 +176,7 @@ def _gradients_of_torch(
     cotangents = [torch.from_numpy(seeds[name]).to(x.device) for name, x in ends.items()]
     found = torch.autograd.grad(list(ends.values()), parameters, cotangents, allow_unused=True)
     pairs = zip(found, parameters, strict=True)
-    return [(torch.zeros_like(p) if g is None else g).detach().cpu().double().numpy() for g, p in pairs]
+    return [(torch.zeros_like(p) if g is None else g).detach().double().numpy(force=True) for g, p in pairs]
 
 
 def _gradients_of_model(

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from onward.autodiff.custom import nondifferentiable, vjp
 from onward.graph.builder import Builder
-from onward.graph.nodes import attribute
+from onward.graph.nodes import attribute, take_over
 from onward.graph.provenance.program import padding_of
 from onward.graph.provenance.record import OPERATION
 from onward.graph.shapes import is_floating
@@ -106,23 +106,37 @@ def define_marks(model: ir.Model) -> None:
 
 def mark_gradients(model: ir.Model) -> None:
     """Mark, in place, what `torch.export` has recorded."""
+    pick_elements(model)
     for node in list(model.graph.all_nodes()):
         record = node.metadata_props.get(OPERATION, "")
         if node.domain != "":
             continue
         for operation, name in _MARKS.get(node.op_type, {}).items():
-            if operation in record and not _rectifies(node):
+            if operation in record and not rectifies(node):
                 _mark(model, node, name)
                 break
         if (row := padding_of(node)) is not None:
             _mark_padding(model, node, row)
-        elif node.op_type in ("ReduceMax", "ReduceMin") and (found := _PICKED.search(record)):
-            _pick(node, int(found[1]))
-        elif node.op_type == "Sqrt" and "aten.sqrt." in record and _is_variance(node.inputs[0]):
+        elif node.op_type == "Sqrt" and "aten.sqrt." in record and is_variance(node.inputs[0]):
             _mark(model, node, _DEVIATION)
 
 
-def _rectifies(node: ir.Node) -> bool:
+def pick_elements(model: ir.Model) -> None:
+    """Let max and min along an axis have the gradient of the element at the index, in place."""
+    for node in list(model.graph.all_nodes()):
+        axis = picks(node)
+        if axis is not None:
+            _pick(node, int(axis))
+
+
+def picks(node: ir.Node) -> str | None:
+    """The axis along which an element is picked, as it is printed, if one is."""
+    is_reduction = node.domain == "" and node.op_type in ("ReduceMax", "ReduceMin")
+    found = _PICKED.search(node.metadata_props.get(OPERATION, "")) if is_reduction else None
+    return None if found is None else found[1]
+
+
+def rectifies(node: ir.Node) -> bool:
     """Whether a node is ReLU6 or its like, which gets plain numbers for bounds, in place.
 
     Clip's own rule has torch's gradient for these, and training graphs have faster forms.
@@ -153,7 +167,7 @@ def _number(value: ir.Value | None) -> float | None:
     return float(tensor.numpy().reshape(())) if tensor is not None and tensor.size == 1 else None
 
 
-def _is_variance(value: ir.Value | None) -> bool:
+def is_variance(value: ir.Value | None) -> bool:
     node = None if value is None else value.producer()
     while node is not None and node.op_type in _KEEPING_AXES:
         node = None if node.inputs[0] is None else node.inputs[0].producer()
@@ -196,10 +210,8 @@ def _pick(node: ir.Node, axis: int) -> None:
     for number, new in enumerate(nodes):
         new.name = f"{node.name}/{new.op_type}"
         new.outputs[0].name = f"{result.name}/{number}"
-    output = nodes[-1].outputs[0]
-    output.type, output.shape = result.type, result.shape
     graph.insert_before(node, nodes)
-    ir.convenience.replace_all_uses_with(result, output, replace_graph_outputs=True)
+    take_over(result, nodes[-1].outputs[0])
     graph.remove(node, safe=True)
 
 

@@ -28,10 +28,15 @@ def sigmoid(op: Builder, node: ir.Node) -> ir.Value | None:
 
 def _is_returned_or_in_a_log(value: ir.Value) -> bool:
     """Whether a value, moved at most, is a result, or whether there is a logarithm of what follows from it."""
+    return is_in_a_log(value, or_returned=True)
+
+
+def is_in_a_log(value: ir.Value, *, or_returned: bool = False) -> bool:
+    """Whether there is a logarithm of what follows from a value by arithmetic."""
     todo, seen = [(value, True)], {value}
     while todo:
         current, is_moved = todo.pop()
-        if is_moved and current.is_graph_output():
+        if or_returned and is_moved and current.is_graph_output():
             return True
         for node, _ in current.uses():
             if node.op_type == "Log":
@@ -53,10 +58,10 @@ def log_sigmoid(op: Builder, node: ir.Node) -> ir.Value | None:
     """-log(1 + exp(-x))."""
     inner = made_by(node.inputs[0], "Sigmoid")
     x = None if inner is None else inner.inputs[0]
-    return None if x is None else -_softplus(op, -x)
+    return None if x is None else -softplus(op, -x)
 
 
-def _softplus(op: Builder, x: ir.Value) -> ir.Value:
+def softplus(op: Builder, x: ir.Value) -> ir.Value:
     """log(1 + exp(x))."""
     if x.dtype == ir.DataType.FLOAT:
         found: ir.Value = op.Softplus(x)
@@ -74,7 +79,7 @@ def log_add_exp(op: Builder, node: ir.Node) -> ir.Value | None:
     a, b = exps[0].inputs[0], exps[1].inputs[0]
     assert a is not None
     assert b is not None
-    y = op.Max(a, b) + _softplus(op, -op.Abs(op.Where(op.Equal(a, b), 0, a - b)))
+    y = op.Max(a, b) + softplus(op, -op.Abs(op.Where(op.Equal(a, b), 0, a - b)))
     return sloped(op, sloped(op, y, a, op.Sigmoid(a - b)), b, op.Sigmoid(b - a))
 
 
@@ -116,6 +121,19 @@ def binary_cross_entropy(op: Builder, node: ir.Node) -> ir.Value | None:
 
     dx = (x - t) / max(x (1 - x), 1e-12); dt = log(1 - x) - log(x).
     """
+    found = operands_of_cross_entropy(node)
+    if found is None:
+        return None
+    x, t = found
+    value = op.Sub(*node.inputs)
+    wrong = op.Not(op.And(op.GreaterOrEqual(x, 0), op.LessOrEqual(x, 1)))
+    value = guarded_all(op, value, wrong, f"probabilities {x.name!r} are between 0 and 1")  # as torch demands
+    value = sloped(op, value, x, (x - t) / op.Max(x * (1 - x), op.constant(1e-12, x.dtype)))
+    return sloped(op, value, t, op.Log(1 - x) - op.Log(x))
+
+
+def operands_of_cross_entropy(node: ir.Node) -> tuple[ir.Value, ir.Value] | None:
+    """Probabilities and targets, if this is the difference of the two terms."""
     first, second = (made_by(value, "Mul", "aten.mul.") for value in node.inputs)
     if first is None or second is None:
         return None
@@ -131,8 +149,4 @@ def binary_cross_entropy(op: Builder, node: ir.Node) -> ir.Value | None:
     x, t = log.inputs[0], second.inputs[0]
     assert x is not None
     assert t is not None
-    value = op.Sub(*(product.outputs[0] for product in (first, second)))
-    wrong = op.Not(op.And(op.GreaterOrEqual(x, 0), op.LessOrEqual(x, 1)))
-    value = guarded_all(op, value, wrong, f"probabilities {x.name!r} are between 0 and 1")  # as torch demands
-    value = sloped(op, value, x, (x - t) / op.Max(x * (1 - x), op.constant(1e-12, x.dtype)))
-    return sloped(op, value, t, op.Log(1 - x) - op.Log(x))
+    return x, t

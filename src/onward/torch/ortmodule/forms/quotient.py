@@ -8,7 +8,8 @@ import re
 import onnx_ir as ir
 
 from onward.graph.builder import Builder
-from onward.graph.nodes import constant_of, input_at
+from onward.graph.constants import constant_array
+from onward.graph.nodes import input_at
 from onward.graph.provenance.record import OPERATION
 from onward.torch.ortmodule.forms.origin import made_by, quotient_below
 from onward.torch.ortmodule.marks import sloped
@@ -27,14 +28,14 @@ def atan2(op: Builder, node: ir.Node) -> ir.Value | None:
     far, wide = op.Abs(y), op.Abs(x)
     angle = op.Where(op.Equal(far, wide), math.pi / 4, op.Atan(far / wide))
     angle = op.Where(op.And(op.Equal(x, 0), op.Equal(y, 0)), 0, angle)
-    angle = op.Where(_is_negative(op, x), math.pi - angle, angle)
-    angle = op.Where(_is_negative(op, y), -angle, angle)
+    angle = op.Where(is_negative(op, x), math.pi - angle, angle)
+    angle = op.Where(is_negative(op, y), -angle, angle)
     square = x * x + y * y
     scale = op.Where(op.Equal(square, 0), 0, op.Reciprocal(square))
     return sloped(op, sloped(op, angle, y, x * scale), x, -y * scale)
 
 
-def _is_negative(op: Builder, x: ir.Value) -> ir.Value:
+def is_negative(op: Builder, x: ir.Value) -> ir.Value:
     """Whether there is a sign, zeros included."""
     return op.Less(op.Where(op.Equal(x, 0), op.Reciprocal(x), x), 0)
 
@@ -53,10 +54,10 @@ def sinc(op: Builder, node: ir.Node) -> ir.Value | None:
 def power(op: Builder, node: ir.Node) -> ir.Value | None:
     """Of a norm: no gradient at 0."""
     x, exponent = node.inputs
-    number = constant_of(exponent)
+    number = constant_array(exponent)
     while number is None and (cast := made_by(exponent, "CastLike")) is not None:
         exponent = cast.inputs[0]
-        number = constant_of(exponent)
+        number = constant_array(exponent)
     if x is None or number is None or not float(number.reshape(())) > 0:
         return None
     is_zero = op.Equal(x, 0)
