@@ -30,7 +30,7 @@ OF_THREE_ROWS = {"alpha dropout", "messages along edges", "rnn"}
 _DRAWS = "the module draws random numbers"
 _DETACHED = "another gradient than the model"
 _CHANGED = "whenever it is called in training mode"
-_FIXED = "differs in|does not take a batch of another size"
+_FIXED = "differs in|does not take a batch of another size|has fixed sizes that were to be any"
 _NOT_WRITTEN = "torch cannot export"
 # Name -> what an error or a warning says, by exporters; each of the others trains as in torch.
 SAID: dict[str, dict[str, str]] = {
@@ -64,6 +64,7 @@ SAID: dict[str, dict[str, str]] = {
         "target network": _DETACHED,
         "variational autoencoder": _DRAWS,
         "messages along edges": _FIXED,
+        "einsum of places and frequencies": "onnxruntime cannot load the model",
         "layers left out": "to a Python boolean",
         "separable kernel": _NOT_WRITTEN,
     },
