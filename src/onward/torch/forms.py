@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 
 import numpy as np
 import onnx_ir as ir
@@ -18,20 +17,19 @@ from onward.graph.builder import Builder
 from onward.graph.cleanup import remove_unused
 from onward.graph.inference import infer_shapes
 from onward.graph.provenance.record import KIND, OPERATION
-from onward.graph.replacement import replace_node
 from onward.graph.shapes import is_floating
 from onward.torch.ortmodule.forms.bound import double
+from onward.torch.ortmodule.forms.choice import Form, Forms, form_of, replace_by
 from onward.torch.ortmodule.forms.logarithm import (
     is_in_a_log,
     log_sigmoid,
     operands_of_cross_entropy,
+    operands_of_log_add_exp,
     softplus,
 )
-from onward.torch.ortmodule.forms.origin import made_by, quotient_below
+from onward.torch.ortmodule.forms.origin import made_by, operands_of_quotient
 from onward.torch.ortmodule.forms.quotient import floor_divide, is_negative, power, remainder
 from onward.torch.ortmodule.marks import is_variance, pick_elements, picks, rectifies
-
-Form = Callable[[Builder, ir.Node], "ir.Value | None"]
 
 _SMALL = 0.1  # below it, 1 + x has lost digits of x
 _MOST_SUMS = 1024
@@ -51,7 +49,7 @@ def choose_plain_forms(model: ir.Model) -> ir.Model:
     for node in reversed(list(model.graph)):  # an operation that consists of others comes before them
         form = _form_of(node)
         if form is not None and node.graph is not None and is_floating(node.outputs[0]):
-            replace_node(op, node, _one_value(form))
+            replace_by(op, node, form)
     remove_unused(model)
     for name, value in model.graph.initializers.items():
         if name not in known:
@@ -59,24 +57,13 @@ def choose_plain_forms(model: ir.Model) -> ir.Model:
     return model
 
 
-def _one_value(form: Form) -> Callable[[Builder, ir.Node], list[ir.Value] | None]:
-    def replacement(op: Builder, node: ir.Node) -> list[ir.Value] | None:
-        value = form(op, node)
-        return None if value is None else [value]
-
-    return replacement
-
-
 def _form_of(node: ir.Node) -> Form | None:
     if node.domain != "":
         return None
-    record = node.metadata_props.get(OPERATION, "")
     if node.op_type == "Sigmoid":
-        return sigmoid if "aten.sigmoid." in record and is_in_a_log(node.outputs[0]) else None
-    for (operation, op_type), form in _FORMS.items():
-        if node.op_type == op_type and operation in record:
-            return form
-    return None
+        is_torchs = "aten.sigmoid." in node.metadata_props.get(OPERATION, "")
+        return sigmoid if is_torchs and is_in_a_log(node.outputs[0]) else None
+    return form_of(node, _FORMS)
 
 
 def sigmoid(op: Builder, node: ir.Node) -> ir.Value | None:
@@ -87,12 +74,10 @@ def sigmoid(op: Builder, node: ir.Node) -> ir.Value | None:
 
 def log_add_exp(op: Builder, node: ir.Node) -> ir.Value | None:
     """max(a, b) + log(1 + exp(-|a - b|)), where two infinities have no difference."""
-    total = made_by(node.inputs[0], "Add")
-    exps = [] if total is None else [made_by(value, "Exp") for value in total.inputs]
-    if len(exps) != 2 or exps[0] is None or exps[1] is None:
+    exponents = operands_of_log_add_exp(node)
+    if exponents is None:
         return None
-    a, b = exps[0].inputs[0], exps[1].inputs[0]
-    assert a is not None
+    a, b = exponents
     return op.Max(a, b) + softplus(op, -op.Abs(op.Where(op.Equal(a, b), 0, a - b)))
 
 
@@ -127,12 +112,10 @@ def expm1(op: Builder, node: ir.Node) -> ir.Value | None:
 
 def atan2(op: Builder, node: ir.Node) -> ir.Value | None:
     """The angle from the nearer axis, whose slope is finite, and where that axis points; no gradient at 0."""
-    ratio = quotient_below(node)
-    if ratio is None:
+    operands = operands_of_quotient(node)
+    if operands is None:
         return None
-    y, x = ratio.inputs
-    assert x is not None
-    assert y is not None
+    y, x = operands
     far, wide = op.Abs(y), op.Abs(x)
     is_steep, is_nothing = op.Greater(far, wide), op.And(op.Equal(far, 0), op.Equal(wide, 0))
     above, below = op.Where(is_steep, x, y), op.Where(is_steep, y, x)
@@ -210,8 +193,7 @@ def between(op: Builder, node: ir.Node) -> ir.Value | None:
     return op.Where(op.LessOrEqual(x, low), low, op.Where(op.GreaterOrEqual(x, high), high, x))
 
 
-# Operation of torch, and the last operator that it is written by.
-_FORMS: dict[tuple[str, str], Form] = {
+_FORMS: Forms = {
     ("aten.log_sigmoid.", "Log"): log_sigmoid,
     ("aten.logaddexp.", "Log"): log_add_exp,
     ("aten.log1p.", "Log"): log1p,

@@ -6,16 +6,13 @@ see that if there are no such numbers in the first call. Here they get a form th
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import onnx_ir as ir
 
 from onward.graph.builder import Builder
 from onward.graph.nodes import input_at
-from onward.graph.provenance.record import OPERATION
-from onward.graph.replacement import replace_node
 from onward.graph.shapes import is_floating
 from onward.torch.ortmodule.forms.bound import clip, count_axes, double, mean
+from onward.torch.ortmodule.forms.choice import Form, Forms, form_of, replace_by
 from onward.torch.ortmodule.forms.index import guard_indices
 from onward.torch.ortmodule.forms.logarithm import (
     binary_cross_entropy,
@@ -30,8 +27,6 @@ from onward.torch.ortmodule.forms.logarithm import (
 from onward.torch.ortmodule.forms.quotient import atan2, floor_divide, power, remainder, sinc
 from onward.torch.ortmodule.marks import define_marks
 
-Form = Callable[[Builder, ir.Node], "ir.Value | None"]
-
 
 def choose_forms(model: ir.Model) -> None:
     """Give operations other forms, in place."""
@@ -41,32 +36,17 @@ def choose_forms(model: ir.Model) -> None:
         count_axes(op, node)
         form = _form_of(node)
         if form is not None and node.graph is not None and input_at(node, 0) is not None:
-            replace_node(op, node, _one_value(form))
+            replace_by(op, node, form)
     define_marks(model)
-
-
-def _one_value(form: Form) -> Callable[[Builder, ir.Node], list[ir.Value] | None]:
-    def replacement(op: Builder, node: ir.Node) -> list[ir.Value] | None:
-        value = form(op, node)
-        return None if value is None else [value]
-
-    return replacement
 
 
 def _form_of(node: ir.Node) -> Form | None:
     if node.domain != "" or not is_floating(node.outputs[0]):
         return None
-    if node.op_type in _BY_OPERATOR:
-        return _BY_OPERATOR[node.op_type]
-    record = node.metadata_props.get(OPERATION, "")
-    for (operation, op_type), form in _BY_OPERATION.items():
-        if node.op_type == op_type and operation in record:
-            return form
-    return None
+    return _BY_OPERATOR.get(node.op_type) or form_of(node, _BY_OPERATION)
 
 
-# Operation of torch, and the last operator that it is written by.
-_BY_OPERATION: dict[tuple[str, str], Form] = {
+_BY_OPERATION: Forms = {
     ("aten.log_sigmoid.", "Log"): log_sigmoid,
     ("aten.logaddexp.", "Log"): log_add_exp,
     ("aten.log1p.", "Log"): log1p,

@@ -72,6 +72,16 @@ def softplus(op: Builder, x: ir.Value) -> ir.Value:
 
 def log_add_exp(op: Builder, node: ir.Node) -> ir.Value | None:
     """max(a, b) + log(1 + exp(-|a - b|)), where two infinities have no difference; da = sigmoid(a - b)."""
+    exponents = operands_of_log_add_exp(node)
+    if exponents is None:
+        return None
+    a, b = exponents
+    y = op.Max(a, b) + softplus(op, -op.Abs(op.Where(op.Equal(a, b), 0, a - b)))
+    return sloped(op, sloped(op, y, a, op.Sigmoid(a - b)), b, op.Sigmoid(b - a))
+
+
+def operands_of_log_add_exp(node: ir.Node) -> tuple[ir.Value, ir.Value] | None:
+    """The exponents, if this is the logarithm of a sum of two powers."""
     total = made_by(node.inputs[0], "Add")
     exps = [] if total is None else [made_by(value, "Exp") for value in total.inputs]
     if len(exps) != 2 or exps[0] is None or exps[1] is None:
@@ -79,8 +89,7 @@ def log_add_exp(op: Builder, node: ir.Node) -> ir.Value | None:
     a, b = exps[0].inputs[0], exps[1].inputs[0]
     assert a is not None
     assert b is not None
-    y = op.Max(a, b) + softplus(op, -op.Abs(op.Where(op.Equal(a, b), 0, a - b)))
-    return sloped(op, sloped(op, y, a, op.Sigmoid(a - b)), b, op.Sigmoid(b - a))
+    return a, b
 
 
 def log_sum_exp(op: Builder, node: ir.Node) -> ir.Value:

@@ -15,8 +15,8 @@ def made_by(value: ir.Value | None, op_type: str, operation: str = "") -> ir.Nod
     return node
 
 
-def quotient_below(node: ir.Node) -> ir.Node | None:
-    """The only division in an operation that ends with this node."""
+def operands_of_quotient(node: ir.Node) -> tuple[ir.Value, ir.Value] | None:
+    """What is divided by what in an operation that ends with this node, if there is a single division."""
     record, found, todo = node.metadata_props.get(OPERATION), set[ir.Node](), [node]
     if any(user.metadata_props.get(OPERATION) == record for user, _ in node.outputs[0].uses()):
         return None
@@ -28,4 +28,9 @@ def quotient_below(node: ir.Node) -> ir.Node | None:
             before = None if value is None else value.producer()
             if before is not None and before.metadata_props.get(OPERATION) == record:
                 todo.append(before)
-    return found.pop() if len(found) == 1 else None
+    if len(found) != 1:
+        return None
+    x, y = found.pop().inputs
+    assert x is not None
+    assert y is not None
+    return x, y

@@ -11,7 +11,7 @@ from onward.graph.builder import Builder
 from onward.graph.constants import constant_array
 from onward.graph.nodes import input_at
 from onward.graph.provenance.record import OPERATION
-from onward.torch.ortmodule.forms.origin import made_by, quotient_below
+from onward.torch.ortmodule.forms.origin import made_by, operands_of_quotient
 from onward.torch.ortmodule.marks import sloped
 
 _SCALAR = re.compile(r"\(args = \(%\w+, (-?[\d.]+(?:e-?\d+)?)\)")
@@ -19,12 +19,10 @@ _SCALAR = re.compile(r"\(args = \(%\w+, (-?[\d.]+(?:e-?\d+)?)\)")
 
 def atan2(op: Builder, node: ir.Node) -> ir.Value | None:
     """The angle in the first quadrant, brought to its own; dy = x / (x^2 + y^2), dx = -y / (x^2 + y^2), 0 at 0."""
-    ratio = quotient_below(node)
-    if ratio is None:
+    operands = operands_of_quotient(node)
+    if operands is None:
         return None
-    y, x = ratio.inputs
-    assert x is not None
-    assert y is not None
+    y, x = operands
     far, wide = op.Abs(y), op.Abs(x)
     angle = op.Where(op.Equal(far, wide), math.pi / 4, op.Atan(far / wide))
     angle = op.Where(op.And(op.Equal(x, 0), op.Equal(y, 0)), 0, angle)
@@ -66,8 +64,8 @@ def power(op: Builder, node: ir.Node) -> ir.Value | None:
 
 def remainder(op: Builder, node: ir.Node) -> ir.Value | None:
     """By fmod, which is exact, where x - floor(x / y) y loses digits."""
-    quotient = quotient_below(node)
-    return None if quotient is None else _floored(op, node, *quotient.inputs)[1]
+    operands = operands_of_quotient(node)
+    return None if operands is None else _floored(op, node, *operands)[1]
 
 
 def floor_divide(op: Builder, node: ir.Node) -> ir.Value | None:
