@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onward.graph.builder import Builder
+from onward.graph.inference import infer_shapes
 from onward.graph.nodes import attribute
 from onward.graph.replacement import replace_node
 
@@ -16,7 +17,10 @@ def add_rows(model: ir.Model) -> bool:
 
     The standard's operator takes `[N, C]` and more, and onnxruntime refuses a model in which it does not.
     """
-    found = [node for node in model.graph if _has_no_rows(node)]
+    losses = [node for node in model.graph if node.op_type == _LOSS and node.domain == ""]
+    if any(node.inputs[0] is not None and node.inputs[0].shape is None for node in losses):
+        infer_shapes(model)  # torch's older exporter says little
+    found = [node for node in losses if _has_no_rows(node)]
     if found:
         op = Builder(model.graph, model.opset_imports[""])
         for node in found:
@@ -25,8 +29,6 @@ def add_rows(model: ir.Model) -> bool:
 
 
 def _has_no_rows(node: ir.Node) -> bool:
-    if node.op_type != _LOSS or node.domain != "":
-        return False
     scores = node.inputs[0]
     return scores is not None and scores.shape is not None and len(scores.shape) == 1
 
