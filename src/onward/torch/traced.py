@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 
 import torch
@@ -12,19 +13,22 @@ from torch.nn import _reduction
 
 _NO_THRESHOLD = 20
 _plain_softplus = F.softplus
+# A second thread would take the words of the first one for torch's, and leave them behind.
+_lock = threading.RLock()
 
 
 @contextlib.contextmanager
 def traceable_words() -> Iterator[None]:
     """Replace the functions in the file that has them: a mode would stand between the tracer and the user's code."""
-    before = {name: getattr(F, name) for name in _WORDS}
-    try:
-        for name, function in _WORDS.items():
-            setattr(F, name, function)
-        yield
-    finally:
-        for name, function in before.items():
-            setattr(F, name, function)
+    with _lock:
+        before = {name: getattr(F, name) for name in _WORDS}
+        try:
+            for name, function in _WORDS.items():
+                setattr(F, name, function)
+            yield
+        finally:
+            for name, function in before.items():
+                setattr(F, name, function)
 
 
 def _log_sigmoid(x: Tensor) -> Tensor:
