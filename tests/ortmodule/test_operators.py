@@ -37,6 +37,7 @@ def _differs(found: Tensor | None, expected: Tensor | None, scale: float) -> boo
         return not torch.equal(found, expected)
     has_number = expected.isfinite()
     found, expected = found[has_number], expected[has_number]
+    # Single precision keeps seven digits, sums and powers lose up to three of those of their largest element.
     largest = max([1.0, scale, *expected.abs().amax().view(-1).tolist()] if expected.numel() else [1.0])
     return not bool(((found - expected).abs() <= 1e-4 * largest).all())
 

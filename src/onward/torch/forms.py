@@ -61,8 +61,8 @@ def _form_of(node: ir.Node) -> Form | None:
     if node.domain != "":
         return None
     if node.op_type == "Sigmoid":
-        is_torchs = "aten.sigmoid." in node.metadata_props.get(OPERATION, "")
-        return sigmoid if is_torchs and is_in_a_log(node.outputs[0]) else None
+        is_sigmoid = "aten.sigmoid." in node.metadata_props.get(OPERATION, "")  # and not a part of another operation
+        return sigmoid if is_sigmoid and is_in_a_log(node.outputs[0]) else None
     return form_of(node, _FORMS)
 
 

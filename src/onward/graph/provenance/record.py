@@ -14,8 +14,6 @@ ORIGINAL = "pkg.torch.onnx.original_node_name"
 OPERATION = "pkg.torch.onnx.fx_node"
 # The modules around it, from the outside, and the operation: ['', 'layers.0', 'layers.0.norm', 'layer_norm'].
 SCOPES = "pkg.torch.onnx.name_scopes"
-# The lines of Python that it comes from, as in a traceback.
-STACK = "pkg.torch.onnx.stack_trace"
 # Whether a parameter required a gradient; our own record (`onward.torch.export`).
 REQUIRES_GRAD = "onward.torch.requires_grad"
 # Which rules of the optimizer made a node.
